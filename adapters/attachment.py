@@ -9,7 +9,7 @@ from ..spec import InProcessPayload, LogitsProcessorSpec, Stage, StandIn
 from ..spec.base import as_specs, processor_specs
 from ..spec.payload import as_given, specs_of
 from ..spec.texts import Given
-from .backend import Backend, Specs, payload_for
+from .backend import Backend, Specs, payload_for, with_grammars
 from .gateway.key import KEY
 from .metrics import count
 from .native import Native, check_grammar, lower
@@ -108,6 +108,7 @@ class Attachment:
             Exception: the engine's own, for request fields that the engine refuses together.
         """
         given, stage, texts = as_given(specs), Stage(stage), StandIn()
+        given = with_grammars(self.backend, given, continued)
         acts = stage.is_active(generation_only)
         payload = payload_for(self.backend, given, stage, generation_only, continued)
         specs = specs_of(given, texts)

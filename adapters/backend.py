@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
@@ -12,10 +13,14 @@ from weakref import WeakKeyDictionary, ref
 from ..spec import (
     VERSION,
     WIRE_KINDS,
+    GrammarSpec,
     InProcessPayload,
     LogitsProcessorSpec,
     NativeSpec,
+    Phase,
+    PhasesSpec,
     PythonProcessorSpec,
+    SamplingSpec,
     SpecError,
     Stage,
     StandIn,
@@ -23,10 +28,12 @@ from ..spec import (
     encode,
 )
 from ..spec.base import kind_of
+from ..spec.conflicts import check_thinking
 from ..spec.errors import text_of
 from ..spec.payload import as_given, specs_of
 from ..spec.suggestions import nearest
 from ..spec.texts import Entry, Given
+from ..spec.tokenization import eos_token_id_of
 from .finding import Finding
 from .policy import Policy
 from .tokenizer_copy import TokenizerCopy
@@ -43,9 +50,9 @@ Specs = LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
 """One spec, or several."""
 
 REALIZABLE: Kinds = frozenset(
-    kind for kind in (*WIRE_KINDS, PythonProcessorSpec) if not issubclass(kind, NativeSpec)
+    kind for kind in (*WIRE_KINDS, PythonProcessorSpec) if kind is not SamplingSpec
 )
-"""The kinds that the core realizes for any engine: all kinds that are not native."""
+"""The kinds that the core realizes for any engine."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,8 @@ class Backend:
         Raises:
             SpecError: for the first spec of such a kind, with its path.
         """
+        if GrammarSpec not in self.lowers and any(isinstance(each, GrammarSpec) for each in specs):
+            check_thinking(specs)
         able = self.realizes | self.lowers
         for i, spec in enumerate(specs):
             if isinstance(spec, LogitsProcessorSpec) and type(spec) not in able:
@@ -123,6 +132,7 @@ class Backend:
         tokenizer: Any,
         vocab_size: int,
         read: "Callable[[Any], Vocabulary] | None" = None,
+        end_tokens: Callable[[], Iterable[int]] = tuple,
     ) -> "Backend":
         """Return this backend with an engine's tokenizer, and with its vocabulary.
 
@@ -134,6 +144,7 @@ class Backend:
             tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
             vocab_size: the number of the engine's tokens. A tokenizer may have more.
             read: makes the vocabulary of the object; by default ``Vocabulary.of_tokenizer``.
+            end_tokens: lists the tokens that end the model's replies, beside the tokenizer's own.
         """
         if tokenizer is None:
             return self
@@ -142,7 +153,7 @@ class Backend:
             get = ref(tokenizer)
         except TypeError:  # it takes no weak reference: its vocabulary is not kept
             loaders, get = {}, lambda: tokenizer
-        made = partial(_read, get, vocab_size, read), TokenizerCopy(get)
+        made = partial(_read, get, vocab_size, read, end_tokens), TokenizerCopy(get)
         load, copy = loaders.setdefault(vocab_size, made)
         return replace(self, load_vocabulary=load, tokenizer=copy)
 
@@ -191,11 +202,17 @@ _loaders: "WeakKeyDictionary[Any, dict[int, _Loaded]]" = WeakKeyDictionary()
 
 
 def _read(
-    tokenizer: Callable[[], Any], vocab_size: int, read: "Callable[[Any], Vocabulary] | None"
+    tokenizer: Callable[[], Any],
+    vocab_size: int,
+    read: "Callable[[Any], Vocabulary] | None",
+    end_tokens: Callable[[], Iterable[int]],
 ) -> "Vocabulary":
     from .core import Vocabulary
 
-    return (read or Vocabulary.of_tokenizer)(tokenizer()).first(vocab_size)
+    made, ends = (read or Vocabulary.of_tokenizer)(tokenizer()), [*end_tokens()]
+    with suppress(SpecError):
+        ends.append(eos_token_id_of(tokenizer(), advice=""))
+    return made.first(vocab_size).ending(ends)
 
 
 @lru_cache(maxsize=1)
@@ -217,6 +234,28 @@ def _load(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary":
     vocabulary = load_vocabulary()
     prepare(vocabulary)
     return vocabulary
+
+
+def with_grammars(
+    backend: Backend, given: Sequence[LogitsProcessorSpec | Entry], continued: int = 0
+) -> tuple[LogitsProcessorSpec | Entry, ...]:
+    """Put grammars that the engine's own cannot follow into a phase, where logitport follows them.
+
+    The engine's own begins anew where an output is continued, and has white space of its own.
+    """
+    return tuple(
+        _in_phase(each, continued) if GrammarSpec in backend.lowers else each for each in given
+    )
+
+
+def _in_phase(given: LogitsProcessorSpec | Entry, continued: int) -> LogitsProcessorSpec | Entry:
+    if isinstance(given, GrammarSpec):
+        is_own = not continued and given.whitespace_pattern is None
+        return given if is_own else PhasesSpec((Phase((given,)),))
+    if isinstance(given, Mapping) and given.get("kind") == "grammar":
+        is_own = not continued and given.get("whitespace_pattern") is None
+        return given if is_own else {"kind": "phases", "phases": [{"specs": [given]}]}
+    return given
 
 
 def payload_for(

@@ -9,37 +9,59 @@ from itertools import chain
 
 from .base import LogitsProcessorSpec
 from .errors import Path, SpecError
-from .kinds import GrammarSpec, MaxRunSpec, SamplingSpec
+from .kinds import GrammarSpec, MaxRunSpec, PhasesSpec, SamplingSpec, ThinkingBudgetSpec
 from .limits import MAX_TEXT_RULES
 
 Specs = Sequence[LogitsProcessorSpec]
 
-BEGINS_ANEW = "A grammar begins anew, and cannot continue an earlier output"
+BEGINS_ANEW = "The engine's own grammar begins anew, and cannot continue an earlier output"
 
 
-def check_native(specs: Specs, is_continued: bool = False) -> None:
+def check_native(specs: Specs) -> None:
     """Check grammars and sampling parameters beside each other and beside all other specs.
-
-    An engine begins a grammar anew, so none continues an earlier output.
 
     Raises:
         SpecError: for a spec that contradicts another. The path (``$.specs[i]...``) leads to it,
             and the message names the other.
     """
-    _check_grammar(specs, is_continued)
+    check_grammars(specs)
     _check_sampling(specs)
 
 
-def _check_grammar(specs: Specs, is_continued: bool) -> None:
+def check_grammars(specs: Specs) -> None:
     """Check that there is one grammar at most, and that the others leave what it generates."""
     grammars = [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec)]
     for i, _ in grammars[1:]:
         what = "Conflicts with ", ("specs", grammars[0][0]), ": both are a grammar"
         raise SpecError(what, "specs", i)
     for i, grammar in grammars:
-        if is_continued:
-            raise SpecError(BEGINS_ANEW, "specs", i)
         check_beside_grammar(specs, grammar, ("specs", i), ", a grammar")
+    for i, phases in enumerate(specs):
+        if isinstance(phases, PhasesSpec):
+            _check_grammars_within(phases, [each for each in specs if each is not phases], i)
+
+
+def _check_grammars_within(phases: PhasesSpec, others: Specs, index: int) -> None:
+    """Check the grammars of phases beside the specs of their phase, and of the whole request."""
+    for path, grammar in phases.inner_specs():
+        if isinstance(grammar, GrammarSpec):
+            check_beside_grammar(others, grammar, ("specs", index, *path), ", a grammar")
+            check_thinking(others)
+    for k, phase in enumerate(phases.phases):
+        try:
+            check_grammars(phase.specs)
+            if any(isinstance(each, GrammarSpec) for each in phase.specs):
+                check_thinking(phase.specs)
+        except SpecError as error:
+            raise error.specs_at(lambda i, k=k: ("specs", index, "phases", k, "specs", i)) from None
+
+
+def check_thinking(specs: Specs) -> None:
+    """Refuse a thinking budget beside a grammar of logitport's, whose text has no thoughts."""
+    for i, spec in enumerate(specs):
+        if isinstance(spec, ThinkingBudgetSpec):
+            what = "Expected it in a phase before the grammar's, as of PhasesSpec.think_then"
+            raise SpecError(what, "specs", i)
 
 
 def check_beside_grammar(

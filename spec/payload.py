@@ -55,7 +55,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def __post_init__(self) -> None:
         check_fields(self)
         check_sizes(self.specs)
-        check_native(self.specs, self.continued > 0)
+        check_native(self.specs)
 
     def is_active(self, stage: Stage) -> bool:
         """Whether the specs act on a worker in ``stage``."""
@@ -88,7 +88,7 @@ class InProcessPayload(Payload, frozen=True):
         msgspec.structs.force_setattr(self, "specs", as_specs(self.specs))
         _check_count(self.specs)
         check_sizes(self.specs)
-        check_native(self.specs, self.continued > 0)
+        check_native(self.specs)
 
 
 def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:

@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 ROOMS = ("package", "spec", "adapters", "hooks")
 LAYERS = (
     *("loops", "automaton", "text", "logits", "plugins", "parts", "kinds", "program", "tensors"),
-    *("contradictions", "warm_up", "callables", "layer", "device", "host"),
+    *("contradictions", "warm_up", "callables", "layer", "device", "host", "on_host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
 GROUND = ("logitport.spec", "logitport.adapters.core")

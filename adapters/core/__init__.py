@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .host.editors import Editor
     from .host.realizer import Realizer
     from .host.registry import editor_for
+    from .on_host import SplitRealizer
 
 __all__ = [
     "BAN_BIAS",
@@ -57,6 +58,7 @@ __all__ = [
     "Program",
     "ProgramOf",
     "Realizer",
+    "SplitRealizer",
     "UnknownTokenError",
     "Vocabulary",
     "VocabularyOf",
@@ -80,4 +82,5 @@ __getattr__ = lazy(
     DeviceRealizer=".device.realizer",
     History=".device.context",
     LogitsLayout=".device.context",
+    SplitRealizer=".on_host",
 )

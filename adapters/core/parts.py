@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...spec import (
     ChainStep,
@@ -54,6 +54,24 @@ class LoopRule:
         """Find ``forcing`` and ``block`` among a request's automata; -1 for none."""
         rank: dict[Automaton | None, int] = {each: i for i, (each, *_) in enumerate(lanes)}
         return rank.get(self.forcing, -1), rank.get(self.block, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grammar:
+    """A grammar, of whose text the output, or a phase, consists.
+
+    Attributes:
+        start: llguidance's matcher before any token. Each request has a copy.
+        size: the number of tokens of the vocabulary. It stands for the end of the text.
+        end_tokens: the tokens that may come where the text may end.
+        closing: the automaton that ends the phase, if the grammar does; state 1 is the end. The
+            rule sets it when no more text may follow.
+    """
+
+    start: Any
+    size: int
+    end_tokens: tuple[int, ...]
+    closing: Automaton | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +152,21 @@ class Mark:
 TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""
 
+GRAMMAR_BYTES = 1 << 20
+"""The bytes that a grammar counts for, whose states are made as they are needed."""
+
 Part = (
-    Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | Chain | Mark | PromptBiasSpec | PerRequest
+    Automaton
+    | NoRepeatNgramSpec
+    | DrySpec
+    | LoopRule
+    | Grammar
+    | Chain
+    | Mark
+    | PromptBiasSpec
+    | PerRequest
 )
-RULES = NoRepeatNgramSpec, DrySpec, LoopRule, Mark
+RULES = NoRepeatNgramSpec, DrySpec, LoopRule, Grammar, Mark
 """Parts that look up the newest tokens in the history, in the order in which they act."""
 
 P = TypeVar("P")
@@ -177,6 +206,7 @@ class Program:
         continued: the number of tokens at the prompt's end that count as output.
         lanes: the automata, shared by all requests that have this program.
         ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
+        grammars: the grammars, of which one acts at a time.
         chains, marks: what draws, which is in a program of its own, after all others.
         history_rules: all of these, as they act.
         prompt_biases: the biases that depend on the request's prompt alone, by phase.
@@ -194,6 +224,7 @@ class Program:
     ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))
     dry = cached_property(lambda self: self._of(DrySpec))
     loops = cached_property(lambda self: self._of(LoopRule))
+    grammars = cached_property(lambda self: self._of(Grammar))
     chains = cached_property(lambda self: self._of(Chain))
     marks = cached_property(lambda self: self._of(Mark))
     per_request = cached_property(lambda self: self._of(PerRequest))
@@ -263,6 +294,7 @@ class Program:
         listed = sum(len(spec.allowed_token_ids) for spec in self.ngrams)
         listed += sum(len(spec.breaker_token_ids) for spec in self.dry)
         listed += sum(len(each.excluded_token_ids) for each in self._of(PromptBiasSpec))
+        listed += GRAMMAR_BYTES // TOKEN_ID_BYTES * len(self.grammars)
         return TOKEN_ID_BYTES * listed + sum(each.table_bytes for each in self.automata)
 
     @property

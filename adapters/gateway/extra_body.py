@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError, Stage, StandIn, encode
 from ...spec.payload import as_given, specs_of
 from ...spec.texts import Entry, Given
-from ..backend import Backend, backend
+from ..backend import Backend, backend, with_grammars
 from ..native import fields_of
 from .key import KEY
 from .schema_carrier import format_with
@@ -57,9 +57,9 @@ def extra_body(
     if engine == "dynamo":
         what = "Dynamo takes specs in `nvext.annotations`"
         raise SpecError(f"{what}: use `annotation` of logitport.adapters.dynamo, docs/dynamo.md")
-    given = as_given(specs)
-    specs = specs_of(given, StandIn())
     asked = backend(engine)
+    given = with_grammars(asked, as_given(specs), continued)
+    specs = specs_of(given, StandIn())
     if asked.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
     if carrier not in get_args(Carrier):

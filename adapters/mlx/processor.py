@@ -61,7 +61,8 @@ class LogitportProcessor:
         sampling: SamplingSpec | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
+        ends = tuple(getattr(tokenizer, "eos_token_ids", None) or ())
+        backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size, end_tokens=lambda: ends)
         size, marking = self._vocab_size, (profiles, sampling)
         program = admit_live(backend, specs, size, continued, *marking)
         self._stop: int | None = tokenizer.eos_token_id

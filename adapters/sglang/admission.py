@@ -114,7 +114,9 @@ class Admission:
         generates: bool = manager.model_config.is_generation
         load = partial(_tokenizer, manager) if generates else None
         policy = policy_of(load, [args.served_model_name, args.model_path])
-        backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
+        ends = _eos_token_ids(manager)
+        tokenizer, size = manager.tokenizer, self._vocab_size
+        backend = BACKEND.for_tokenizer(tokenizer, size, end_tokens=lambda: ends)
         self.backend = replace(backend, policy=policy).preload()
         if policy and policy.efforts and not get_serving().enable_strict_thinking:
             raise SpecError(

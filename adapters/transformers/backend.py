@@ -6,7 +6,7 @@ from ...spec import LogitsProcessorSpec, SpecError
 from .. import REALIZABLE, Backend
 
 BACKEND = Backend("transformers", realizes=REALIZABLE, packages={"transformers": "transformers"})
-"""``generate`` has sampling parameters for a whole batch alone, and no grammars."""
+"""``generate`` has sampling parameters for a whole batch alone, and no grammars of its own."""
 
 
 def check_tokenizer(backend: Backend, specs: Sequence[LogitsProcessorSpec]) -> None:

@@ -86,12 +86,13 @@ class LogitportProcessor(LogitsProcessor):
             raise SpecError(f"Expected `continued` of each of {count} prompts, got {len(counts)}")
         self._vocab_size: int = model.config.get_text_config().vocab_size
         self._programs: list[Program | None] = []
-        backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
+        config = generation_config or model.generation_config
+        eos_token_ids = eos_token_ids_of(config)
+        size = self._vocab_size
+        backend = BACKEND.for_tokenizer(tokenizer, size, end_tokens=lambda: eos_token_ids)
         # The keys are identities: equal specs may differ in parameters (1 and True), and live
         # objects need not have a hash. The values hold the specs, so that identities stay unique.
         made: dict[tuple[int, ...], tuple[Any, Program | None]] = {(): ((), None)}
-        config = generation_config or model.generation_config
-        eos_token_ids = eos_token_ids_of(config)
         own = own_fields(config, eos_token_ids, input_ids.shape[1])
         for prompt, (each, earlier) in enumerate(zip(specs, counts, strict=True)):
             try:

@@ -62,9 +62,13 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
     others = vllm_config.additional_config
     settings = others.get(KEY) if isinstance(others, Mapping) else None
 
+    configured = eos_token_ids_of(vllm_config, None)
+
     def load() -> Vocabulary:
-        vocabulary = Vocabulary.of_tokenizer(tokenizer_of(model_config))
-        return vocabulary.first(model_config.get_vocab_size())
+        read = tokenizer_of(model_config)
+        vocabulary = Vocabulary.of_tokenizer(read).first(model_config.get_vocab_size())
+        own = getattr(read, "eos_token_id", None)
+        return vocabulary.ending({*configured, -1 if own is None else own})
 
     policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
     tokenizer = TokenizerCopy(lambda: tokenizer_of(model_config))

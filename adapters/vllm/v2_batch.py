@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
+from ..core import History, LogitsLayout, ProgramOf, SplitRealizer
 from .callers import caller_frame, nearest
 from .failures import FailureReport
 from .params import stop_token_of
@@ -31,11 +31,11 @@ class V2Batch:
         program_of: ProgramOf,
     ) -> None:
         report = FailureReport(vllm_config, _request_id)
-        self.realizer = DeviceRealizer(
+        self.realizer = SplitRealizer(
             vocab_size, states.max_num_reqs, states.device, program_of, report
         )
         self._states = states
-        DeviceRealizer.warm_up(vocab_size, self._history(), states.vocab_size)
+        SplitRealizer.warm_up(vocab_size, self._history(), states.vocab_size)
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Put a request into a free or used slot; return whether its logits are to be edited."""

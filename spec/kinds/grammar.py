@@ -1,7 +1,7 @@
-"""``grammar``: restrict the output to a grammar, by the engine's own means."""
+"""``grammar``: restrict the output, or a phase, to a grammar."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
@@ -21,11 +21,15 @@ _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_
 class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
     r"""The output, as text, is what a grammar generates, whole unless ``max_tokens`` cuts it off.
 
-    The engine's structured outputs realize it with the server's grammar backend. The server
-    decides at admission which schemas and regular expressions it supports.
     Exactly one of the five forms is given. ``{"type": "object"}`` is OpenAI's ``json_object``.
 
-    vLLM's ``structured_outputs``; SGLang's ``json_schema``, ``regex``, ``ebnf`` and
+    Where the engine has structured outputs, these realize it, with the server's grammar backend.
+    The server decides at admission which schemas and regular expressions it supports.
+    logitport realizes it by llguidance where the engine has none (transformers, MLX), in a phase
+    of ``phases``, with ``whitespace_pattern``, and where it continues an earlier output. It refuses
+    what llguidance does not know.
+
+    The fields are vLLM's ``structured_outputs``; SGLang's ``json_schema``, ``regex``, ``ebnf`` and
     ``structural_tag``; TensorRT-LLM's ``guided_decoding``. Free text, and JSON after a tag::
 
         schema = {"type": "object"}
@@ -53,24 +57,30 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             thinking and then JSON, or tools behind triggers: an object with ``type``
             ``"structural_tag"`` and ``format``. Bounded and copied as ``json_schema``. Of the
             grammar backends, it takes XGrammar.
+        whitespace_pattern: a regular expression for the white space between two tokens of JSON,
+            which may come again and again. By default, logitport's JSON is that of ``json.dumps``,
+            and the white space of an engine's own is the engine's.
 
     Raises:
-        SpecError: if a field is out of bounds, not exactly one is given, ``json_schema`` holds
+        SpecError: if a field is out of bounds, not exactly one form is given, ``json_schema`` holds
             what JSON cannot say, ``ebnf`` has no rule, ``structural_tag`` has another ``type`` or
             no ``format``, or two choices are equal.
     """
+
+    FORMS: ClassVar = ("json_schema", "regex", "ebnf", "choices", "structural_tag")
 
     json_schema: Mapping[str, Any] | None = None
     regex: _Text | None = None
     ebnf: _Text | None = None
     choices: _Texts | None = None
     structural_tag: Mapping[str, Any] | None = None
+    whitespace_pattern: _Text | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        given = [name for name in self.FORMS if getattr(self, name) is not None]
         if len(given) != 1:
-            forms = ", ".join(self.__struct_fields__)
+            forms = ", ".join(self.FORMS)
             raise SpecError(f"Expected one of {forms}, got {' and '.join(given) or 'none'}")
         for name in ("json_schema", "structural_tag"):
             try:
@@ -83,8 +93,54 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
                 raise SpecError("Expected `structural_tag`", "structural_tag", "type")
             if not isinstance(tag.get("format"), Mapping):
                 raise SpecError("Expected `object`", "structural_tag", "format")
+        if self.whitespace_pattern is not None and self.json_schema is None:
+            raise SpecError("Expected json_schema beside it", "whitespace_pattern")
         if self.ebnf is not None and "::=" not in self.ebnf:  # vLLM would take it for Lark
             raise SpecError("Expected rules `name ::= ...`", "ebnf")
         choices = self.choices or ()
         check_different(choices, "choices")
         check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "choices")
+
+    @property
+    def can_complete(self) -> bool:
+        return True
+
+    @property
+    def needs_vocabulary(self) -> bool:
+        return True
+
+    @classmethod
+    def from_type(cls, kind: Any, *, whitespace_pattern: str | None = None) -> "GrammarSpec":
+        """Make the grammar of a type's JSON: its fields, and no others.
+
+        Args:
+            kind: what msgspec makes a schema of, a ``msgspec.Struct``, dataclass, ``TypedDict``,
+                ``list[int]`` and so on; or a model of pydantic.
+            whitespace_pattern: see ``GrammarSpec``.
+
+        Raises:
+            SpecError: for a type without a schema, and as ``GrammarSpec`` does.
+
+        Examples:
+            >>> from typing import TypedDict
+            >>> Person = TypedDict("Person", {"name": str})
+            >>> GrammarSpec.from_type(Person).json_schema["$defs"]["Person"]["properties"]
+            {'name': {'type': 'string'}}
+        """
+        made = getattr(kind, "model_json_schema", None)
+        try:
+            schema = msgspec.json.schema(kind) if made is None else made()
+        except Exception as error:  # of msgspec or pydantic
+            raise SpecError(f"Expected a type that has a JSON Schema: {error}") from error
+        return cls(json_schema=_closed(schema), whitespace_pattern=whitespace_pattern)
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema whose objects have no fields but those that it names."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {name: _closed(each) for name, each in cast("dict[str, Any]", schema).items()}
+    is_object = isinstance(fields.get("properties"), dict) and fields.get("type") == "object"
+    return {"additionalProperties": False, **fields} if is_object else fields

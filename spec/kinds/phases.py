@@ -32,6 +32,7 @@ from .chain import ChainSpec
 from .choice import ChoiceSpec
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
+from .grammar import GrammarSpec
 from .plugin import PluginSpec
 from .python_processor import PythonProcessorSpec
 from .thinking_budget import ThinkingBudgetSpec
@@ -124,6 +125,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     A spec is complete when there is nothing left for it to do:
 
     - ``forced_sequence``, ``forced_end`` and ``choice`` without ``eos_token_id``: the text is out;
+    - ``grammar``: no more text may follow. A text that may go on for ever is never complete;
     - ``trigger`` with ``times``: it has fired so often, and the last phrase is out;
     - ``thinking_budget``: a block has been closed, in the prompt or in the output, and none is open
       since; ``then_token_ids`` are out if they are due. If the prompt has an empty block, as
@@ -145,9 +147,13 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``grammar``, ``sampling``, ``plugin`` and ``python`` stand beside ``phases``, not within. A
-    request has at most one ``dry``, in one phase or beside them. ``at_end`` is in a last phase that
-    has no ends; with ``stop_token_ids``, no reply ends before.
+    A ``grammar`` in a phase is logitport's own, on every engine. The text of the phase is what it
+    generates, so that a phase with ends has ``complete`` among them. In a last phase without, the
+    reply may end where the text may.
+
+    ``sampling``, ``plugin`` and ``python`` stand beside ``phases``, not within. A request has at
+    most one ``dry``, in one phase or beside them. ``at_end`` is in a last phase that has no ends;
+    with ``stop_token_ids``, no reply ends before.
 
     Examples:
         >>> from logitport.adapters.reference import edit
@@ -279,7 +285,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     @property
     def breaks_grammar(self) -> bool:
         return self.eos_token_id is not None or any(
-            spec.breaks_grammar for _, spec in self.inner_specs()
+            spec.breaks_grammar or isinstance(spec, GrammarSpec) for _, spec in self.inner_specs()
         )
 
     @property
@@ -311,7 +317,7 @@ def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
     for j, spec in enumerate(specs):
         if isinstance(spec, PhasesSpec):
             raise SpecError("Expected no phases within a phase", "specs", j)
-        if isinstance(spec, BESIDE):
+        if isinstance(spec, BESIDE) and not isinstance(spec, GrammarSpec):
             what = f"`{spec.kind}` cannot be in a phase, only beside `phases`"
             raise SpecError(what, "specs", j)
         is_first = isinstance(spec, ForcedTokenSequenceSpec | ChoiceSpec)
@@ -324,6 +330,10 @@ def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
 
 def _check_ends(phase: Phase, index: int, count: int) -> None:
     for j, spec in enumerate(phase.specs):
+        is_grammar = isinstance(spec, GrammarSpec)
+        if is_grammar and phase.ends and not any(each.complete for each in phase.ends):
+            what = "Expected an end with `complete`, at which the grammar's text ends"
+            raise SpecError(what, "ends")
         if phase.ends and isinstance(spec, AtEndSpec):
             what = "A phase with `at_end` has no ends, which could cut its text: put it last"
             raise SpecError(what, "specs", j)

@@ -1,6 +1,12 @@
-from typing import Any
+import json
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
-from logitport.spec import GrammarSpec, limits
+import jsonschema
+import msgspec
+import pydantic
+import pytest
+from logitport.spec import GrammarSpec, SpecError, limits
 from logitport.spec.kinds.grammar import MAX_GRAMMAR
 
 from tests.support.kinds import SOME, KindTests
@@ -54,3 +60,55 @@ def test_schema_is_copied():
     spec = GrammarSpec(json_schema=schema)
     schema["enum"].append(2)
     assert spec == GrammarSpec(json_schema={"enum": [1]})
+
+
+class Struct(msgspec.Struct):
+    name: str
+    ages: list[int]
+
+
+@dataclass
+class Data:
+    name: str
+    ages: list[int]
+
+
+class Typed(TypedDict):
+    name: str
+    ages: list[int]
+
+
+class Model(pydantic.BaseModel):
+    name: str
+    ages: list[int]
+
+
+class Nested(msgspec.Struct):
+    properties: dict[str, int]
+    one: Struct | None = None
+
+
+def schema_of(kind: Any) -> Any:
+    """Return the schema of a type as JSON has it, with lists for tuples."""
+    return json.loads(msgspec.json.encode(GrammarSpec.from_type(kind).json_schema))
+
+
+@pytest.mark.parametrize("kind", [Struct, Data, Typed, Model])
+def test_a_type_has_its_fields_and_no_others(kind: Any):
+    schema = schema_of(kind)
+    jsonschema.validate({"name": "a", "ages": [1]}, schema)
+    for wrong in ({"name": "a"}, {"name": 1, "ages": []}, {"name": "a", "ages": [], "more": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def test_a_type_within_another():
+    schema = schema_of(Nested)
+    jsonschema.validate({"properties": {"any": 1}, "one": {"name": "a", "ages": []}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"properties": {}, "one": {"name": "a", "ages": [], "b": 1}}, schema)
+
+
+def test_a_type_without_a_schema():
+    with pytest.raises(SpecError, match="Expected a type that has a JSON Schema"):
+        GrammarSpec.from_type(object)

@@ -104,6 +104,7 @@ DUE = PhasesSpec(
 INFIX = PhasesSpec((Phase((), (PhaseEnd(token_ids=(5, 6, 7, 8), phase=0), SAID)),), 0)
 LEAVE = PhasesSpec((Phase((), (PhaseEnd(token_ids=(3,), phase=2), SAID)), Phase()), 0)
 
+GRAMMAR = {"kind": "grammar", "regex": "a"}
 ONE = {"n": 1}
 WITH = {"kind": "banned_tokens", "token_ids": [2]}
 FORCING = {"kind": "forced_sequence", "token_ids": [1]}
@@ -175,6 +176,11 @@ class TestRows(RealizedKindTests):
             "No spec of the phase is ever complete",
             "phases[0].ends[0].complete",
         ),
+        (
+            phases({"specs": [GRAMMAR], "ends": [ONE]}, {}),
+            "Expected an end with `complete`, at which the grammar's text ends",
+            "phases[0].ends",
+        ),
         *(
             (
                 phases({"specs": [{"kind": kind, **fields}]}),
@@ -182,7 +188,6 @@ class TestRows(RealizedKindTests):
                 "phases[0].specs[0]",
             )
             for kind, fields in (
-                ("grammar", {"regex": "a"}),
                 ("sampling", {"temperature": 0}),
                 ("plugin", {"name": "a"}),
             )
@@ -337,7 +342,8 @@ def test_the_first_phase_alone_reads_the_prompt():
 
 def test_kinds_that_can_complete_have_a_reference_for_it():
     has_reference = {kind for kind, each in KINDS.items() if each.complete}
-    assert has_reference == {kind for kind in KINDS if KINDS[kind].minimal.can_complete}
+    completing = {kind for kind in KINDS if KINDS[kind].minimal.can_complete}
+    assert has_reference == completing - {GrammarSpec}  # whose reference is llguidance
 
 
 @pytest.mark.parametrize(

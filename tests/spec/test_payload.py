@@ -245,10 +245,9 @@ class TestContinued:
             s.encode(form(s.encode(GOLDEN_SPECS[0], continued=5)))
         assert error.value.path == "$.continued"
 
-    def test_no_grammar_goes_on(self):
-        with pytest.raises(s.SpecError, match="A grammar begins anew") as error:
-            s.encode([GOLDEN_SPECS[0], s.GrammarSpec(regex="a")], continued=1)
-        assert error.value.path == "$.specs[1]"
+    def test_a_grammar_goes_on(self):
+        text = s.encode([s.BannedTokensSpec((1,)), s.GrammarSpec(regex="a")], continued=1)
+        assert s.decode(text).continued == 1
 
 
 class TestEncodeRefuses:

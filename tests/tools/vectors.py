@@ -320,7 +320,6 @@ NO_PAYLOADS = (
     (f'{{"version":1,"specs":{_SPECS},"generation_only":"true"}}', "$.generation_only"),
     (f'{{"version":1,"specs":{_SPECS},"continued":-1}}', "$.continued"),
     (f'{{"version":1,"specs":{_SPECS},"continued":true}}', "$.continued"),
-    ('{"version":1,"specs":[{"kind":"grammar","regex":"a+"}],"continued":1}', "$.specs[0]"),
 )
 """Texts that are none, with paths."""
 

@@ -1,6 +1,6 @@
 """The automata of all requests: their states, and the loop that takes a step's tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,6 +10,10 @@ from .automaton import Automaton, Lane, UnknownTokenError
 from .history import TokenHistory
 from .pool import ROOM_KEPT, AutomatonPool
 from .steps import BASE, NO_TOKENS, STATE, TAKEN, begin, begin_output, read_prompt, step
+
+Watch = Callable[["Automata", int, int], None]
+"""What is called before a token of an earlier output is taken: with the request's index, and the
+number of tokens then, the prompt's too. It may set states."""
 
 
 class Automata:
@@ -53,7 +57,12 @@ class Automata:
         return len(self.requests)
 
     def add(
-        self, request: Any, lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
+        self,
+        request: Any,
+        lanes: Sequence[Lane],
+        since: Sequence[int],
+        history: TokenHistory,
+        watch: Watch | None = None,
     ) -> int:
         """Let automata act on a request, which has a history; return its index.
 
@@ -62,6 +71,7 @@ class Automata:
             lanes: the automata.
             since: ``[phases]``, 0 for the phases that a request begins in, -1 for others.
             history: the tokens so far.
+            watch: see ``Watch``.
 
         Raises:
             UnknownTokenError: if a state depends on a token that is unknown and not forced.
@@ -75,18 +85,25 @@ class Automata:
             _, phases, ends = zip(*lanes, strict=True)
             self.lanes[:3, i, : len(lanes)] = _bases_of(lanes, self.tables), phases, ends
         self.newest[i], self.failed[i] = TAKEN, False
-        self._read(i, lanes, since, history)
+        self._read(i, lanes, since, history, watch)
         self.running.append(lanes)
         self.requests.append(request)
         self.generation += 1
         return i
 
-    def read_again(self, i: int, since: Sequence[int], history: TokenHistory) -> None:
+    def read_again(
+        self, i: int, since: Sequence[int], history: TokenHistory, watch: Watch | None = None
+    ) -> None:
         """Read another history of the request at an index; raises as ``add`` does."""
-        self._read(i, self.running[i], since, history)
+        self._read(i, self.running[i], since, history, watch)
 
     def _read(
-        self, i: int, lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
+        self,
+        i: int,
+        lanes: Sequence[Lane],
+        since: Sequence[int],
+        history: TokenHistory,
+        watch: Watch | None,
     ) -> None:
         self.since[i, : len(since)] = since
         tables, output, is_known = self.tables.tables, history.output_array(), True
@@ -97,8 +114,11 @@ class Automata:
                 is_known &= read_prompt(tables, self.lanes, i, k, history.prompt_array())
         self.length[i] = len(history.prompt_ids)
         begin_output(*of_request, i, len(lanes), len(since), self.length[i])
-        if len(output):
-            is_known &= not step(*of_request, self._numbers, i, i + 1, output)
+        for part in [output] if watch is None else output.reshape(-1, 1):
+            if watch is not None:
+                watch(self, i, int(self.length[i]) + 1)
+            if len(part):
+                is_known &= not step(*of_request, self._numbers, i, i + 1, part)
         if not is_known:
             self.failed[i] = False
             raise UnknownTokenError

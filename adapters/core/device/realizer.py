@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....spec import AllowedTokensSpec, ChainStep, DrySpec, NoLoopSpec, NoRepeatNgramSpec
+from ....spec import AllowedTokensSpec, ChainStep, DrySpec, NoLoopSpec, NoRepeatNgramSpec, SpecError
 from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, stop_in
@@ -97,6 +97,8 @@ class DeviceRealizer(Layer):
     def _start(
         self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
+        if program.grammars:
+            raise SpecError("A grammar is followed on the host")
         request, (prompt_ids, output_ids) = Request(stop, program, *made), tokens
         if prompt_ids is not None:
             request.start(prompt_ids, output_ids, self._vocab_size)

@@ -22,12 +22,13 @@ from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ....spec.limits import MAX_PATTERN
 from ..automaton import BAN_BIAS, UNKNOWN, Lane, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
-from ..automaton.automata import Automata
+from ..automaton.automata import Automata, Watch
 from ..automaton.history import Tokens
+from ..automaton.steps import BASE
 from ..kinds.dry import penalties
 from ..kinds.no_loop import closes, needs
 from ..loops import loop
-from ..parts import Acting, LoopRule, Mark
+from ..parts import Acting, Grammar, LoopRule, Mark
 from .draw import draw, drawing_of
 from .edit import add, find
 from .loop_rules import (
@@ -42,6 +43,7 @@ from .loop_rules import (
     find_loops,
     follow,
 )
+from .matcher import Matcher, Words, keep
 from .search import skip
 
 Floats = npt.NDArray[np.float32]
@@ -72,10 +74,12 @@ class HistoryRules:
         prompt: the prompt's tokens.
         output: the output's tokens.
         lanes: the request's automata.
+        stop_token_id: a token that makes the engine end the request, if there is one.
 
     Attributes:
         tokens: an array that begins with the history.
         length: the number of its tokens.
+        left: what grammars leave of the row at this step, a mask for each that acts.
         drawing: what ``draw`` reads of a mark, if there is one.
 
     Raises:
@@ -88,14 +92,23 @@ class HistoryRules:
         prompt: Tokens,
         output: Tokens,
         lanes: Sequence[Lane] = (),
+        stop_token_id: int | None = None,
     ) -> None:
+        self.left: list[Words] = []
+        rank: dict[Any, int] = {lane.automaton: k for k, lane in enumerate(lanes)}
+        self._matchers = [
+            Matcher(part, phase, rank.get(part.closing, -1), stop_token_id)
+            for part, phase, *_ in rules
+            if isinstance(part, Grammar)
+        ]
+        self._closing = [each for each in self._matchers if each.rank >= 0]
         self._prompt_length = len(prompt)
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
         numbers = list[int]()
         marks = [each.part for each in rules if isinstance(each.part, Mark)]
         self.drawing = drawing_of(marks[0]) if marks else None
-        rules = [each for each in rules if not isinstance(each.part, Mark)]
+        rules = [each for each in rules if not isinstance(each.part, Grammar | Mark)]
         fields = [_fields_of(rule, lanes, len(prompt), numbers) for rule in rules]
         dry = [penalties(each.part) for each in rules if isinstance(each.part, DrySpec)]
         by_length = dry[0] if dry else np.zeros(0, np.float32)
@@ -113,6 +126,12 @@ class HistoryRules:
         end = self._prompt_length + len(output)
         if end >= len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros(end, np.int32)])
+        if self._matchers:
+            ours, given = self.tokens[self._prompt_length : self.length], output
+            differ = np.flatnonzero(ours[: len(given)] != given[: len(ours)])
+            same = differ[0] if len(differ) else min(len(ours), len(given))
+            for each in self._matchers:
+                each.same = min(each.same, self._prompt_length + int(same))
         self.tokens[self._prompt_length : end] = output
         self.length = end
 
@@ -125,13 +144,46 @@ class HistoryRules:
         self.tokens[self.length] = token
         self.length += 1
 
+    @property
+    def watch(self) -> Watch | None:
+        """What closes phases along an earlier output, if anything does."""
+        return self.close if self._closing else None
+
+    def close(self, automata: Automata, i: int, length: int | None = None) -> None:
+        """Close the phases whose grammars are complete, before the automata take the newest token.
+
+        Args:
+            automata: the automata of all requests.
+            i: the request's index there.
+            length: the number of tokens, with the newest; by default, of all.
+        """
+        length = self.length if length is None else length
+        for each in self._closing:
+            if (since := automata.since[i, each.phase]) >= 0:
+                each.take(self.tokens, self._first(since), length)
+                if each.ends_at(length):
+                    automata.states[i, each.rank] = automata.lanes[BASE, i, each.rank] + 1
+
+    def _first(self, since: Any) -> int:
+        """Return where a phase's output begins: phase 0 is there before the prompt."""
+        return max(int(since), self._prompt_length)
+
     def follow(self, automata: Automata, i: int) -> None:
         """Find which rules act and from where on, and set what they force, before a step's edits.
 
         Args:
             automata: the automata of all requests, after the newest tokens.
             i: the request's index there.
+
+        Raises:
+            SpecError: if a grammar does not go on with the tokens.
         """
+        self.left = []
+        for each in self._matchers:
+            if (since := automata.since[i, each.phase]) >= 0:
+                each.take(self.tokens, self._first(since), self.length)
+                if (left := each.find(self.length)) is not None:
+                    self.left.append(left)
         if self._follows:
             of_request = automata.lanes[:, i], automata.since[i]
             follow(*of_request, self.tokens, self.length, *self._rules[:2])
@@ -139,6 +191,8 @@ class HistoryRules:
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""
         act(logits, start, columns, self.tokens, self.length, *self._rules, *scratch)
+        for words in self.left:
+            keep(logits, start, columns, words)
 
     def draw(self, row: Floats) -> int:
         """Return the token that the request's mark draws from a row, or -1; see ``draw``."""

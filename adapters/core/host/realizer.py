@@ -1,7 +1,7 @@
 """Realization on the host: the requests of a batch, their programs, and their logits' edits."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -101,6 +101,10 @@ class Realizer(Layer):
         for row, (_, output_ids) in self._entered.items():
             output_ids.append(token_ids[row])
 
+    def read_again(self, row: int) -> None:
+        """Read the whole output of a row at the next step: more than its end may have changed."""
+        self._outputs.forget(self._requests.get(row))
+
     def truncate(self, rows: int) -> None:
         """Remove the requests that have entered row ``rows`` or a later row."""
         for row in [row for row in self._entered if row >= rows]:
@@ -141,7 +145,7 @@ class Realizer(Layer):
             return  # the next step makes all state again
         try:
             self._place(request)
-        except UnknownTokenError:
+        except (UnknownTokenError, SpecError):
             raise
         except Exception:
             logger.debug("The next step makes the state again", exc_info=True)
@@ -153,12 +157,14 @@ class Realizer(Layer):
             rules = None
             if request.rules:
                 prompt, output = request.prompt_array(), request.output_array()
-                rules = HistoryRules(request.rules, prompt, output, request.lanes)
+                stop = request.stop_token_id
+                rules = HistoryRules(request.rules, prompt, output, request.lanes, stop)
             self._is_broken = True  # if the rest fails: what others have may be half changed
             try:
                 automata = self._automata
-                request.index = automata.add(request, request.lanes, request.since, request)
-            except UnknownTokenError:
+                own = request.lanes, request.since, request, rules and rules.watch
+                request.index = automata.add(request, *own)
+            except (UnknownTokenError, SpecError):
                 self._is_broken = False  # this request alone has failed
                 raise
             if rules is not None:
@@ -261,11 +267,11 @@ class Realizer(Layer):
         automata = self._automata
         if self._outputs.requests:
             self._fail(self._outputs.read(automata, self._edits.rules))
+            self._follow(HistoryRules.close)
             if automata.advance():
                 failed = np.flatnonzero(automata.failed[: len(automata)]).tolist()
                 self._fail([(automata.requests[i], UnknownTokenError()) for i in failed])
-        for request, rules in self._edits.rules.items():
-            rules.follow(automata, request.index)
+        self._follow(HistoryRules.follow)
         self._last_resort.look(step, self._editor, automata)
         if automata.requests:
             shaped = self._edits.shape(step, self._editor)
@@ -276,6 +282,16 @@ class Realizer(Layer):
                 write_twice(self._edits.write_shaped, step, self._editor, shaped)
             self._edits.own = []  # it has requests
         self._last_resort.apply(step, self._editor)
+
+    def _follow(self, follow: Callable[[HistoryRules, Automata, int], None]) -> None:
+        """Let history rules follow the automata; a grammar without a way on ends its request."""
+        failed: list[tuple[Request, Exception]] = []
+        for request, rules in self._edits.rules.items():
+            try:
+                follow(rules, self._automata, request.index)
+            except SpecError as error:
+                failed.append((request, error))
+        self._fail(failed)
 
     def _rebuild(self) -> None:
         """Make all state again from the requests' tokens."""

@@ -81,6 +81,11 @@ class Outputs:
             for column in (self.requests, self.lengths, self.last, self._output_ids):
                 del column[i]
 
+    def forget(self, request: Request | None) -> None:
+        """Let the next ``read`` read the whole output of a request, if it is followed."""
+        if request in self.requests:
+            self.last[self.requests.index(request)] = UNKNOWN - 1
+
     def read(
         self, automata: Automata, rules: Mapping[Request, HistoryRules]
     ) -> list[tuple[Request, Exception]]:
@@ -155,8 +160,9 @@ class Outputs:
     ) -> None:
         """Read a whole output: tokens were taken back, or several came at once."""
         try:
-            automata.read_again(request.index, request.since, request)
-            if request in rules:
-                rules[request].read(request.output_array())
+            own = rules.get(request)
+            if own is not None:
+                own.read(request.output_array())
+            automata.read_again(request.index, request.since, request, own and own.watch)
         finally:
             request.drop_arrays()

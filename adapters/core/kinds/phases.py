@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ....spec import ForcedEndSpec, PhaseEnd, PhasesSpec, SpecError, ThinkingBudgetSpec
+from ....spec import ForcedEndSpec, GrammarSpec, PhaseEnd, PhasesSpec, SpecError, ThinkingBudgetSpec
 from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit
 from ..automaton.automaton import end_code
 from ..automaton.patterns import Matcher
@@ -12,6 +12,7 @@ from ..parts import Acting, Part
 from .banned_tokens import adding
 from .base import Context, compile_spec
 from .forced_sequence import ending
+from .grammar import close, of_phase
 from .thinking_budget import thinking
 
 
@@ -46,7 +47,12 @@ def _parts(
     counts = [end.n for end in phase.ends if end.n is not None]
     for j, each in enumerate(phase.specs):
         try:
-            if completed and isinstance(each, ThinkingBudgetSpec):
+            if isinstance(each, GrammarSpec):
+                closing = _completing(close()) if completed else None
+                if closing is not None:
+                    yield closing, completed
+                yield of_phase(each, context, closing), 0
+            elif completed and isinstance(each, ThinkingBudgetSpec):
                 yield thinking(each, completes=True), completed
             elif completed and each.can_complete:
                 for part in compile_spec(each, context):

@@ -1,6 +1,6 @@
 """Vocabularies: the bytes of each token, for rules about text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -28,11 +28,13 @@ class Vocabulary:
         data: ``[bytes]`` uint8, the bytes of all tokens, end to end.
         ends: ``[size]``, the end of each token in ``data``.
         is_special: ``[size]`` bool, the ids that have no text.
+        end_tokens: the tokens with which the model ends a reply, as far as its engine says.
     """
 
     data: npt.NDArray[np.uint8]
     ends: Ints
     is_special: npt.NDArray[np.bool_]
+    end_tokens: tuple[int, ...] = ()
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[bytes | None]) -> "Vocabulary":
@@ -65,6 +67,10 @@ class Vocabulary:
         if self.size <= size:
             return self
         return replace(self, ends=self.ends[:size], is_special=self.is_special[:size])
+
+    def ending(self, tokens: Iterable[int]) -> "Vocabulary":
+        """Return the vocabulary of a model that ends its replies with these tokens."""
+        return replace(self, end_tokens=tuple(sorted({t for t in tokens if 0 <= t < self.size})))
 
     @property
     def size(self) -> int:

@@ -266,6 +266,7 @@ export type GrammarSpec = {
   ebnf?: string | null;
   choices?: ReadonlyArray<string> | null;
   structural_tag?: Readonly<Record<string, unknown>> | null;
+  whitespace_pattern?: string | null;
 };
 
 /** The engine's own sampling parameters; one that is ``None`` is left as it is. */

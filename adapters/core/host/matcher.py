@@ -1,0 +1,111 @@
+"""Matchers: what the grammars of a request leave at a step, as a function of its tokens."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....spec import SpecError
+from ..automaton.history import Tokens
+from ..loops import loop
+from ..parts import Grammar
+
+Words = npt.NDArray[np.int32]
+"""A bit for each token, from the lowest bit of the first word on: whether it may come."""
+
+
+class Matcher:
+    """A grammar of one request, of whose text the output consists since its phase began.
+
+    Args:
+        grammar: the grammar.
+        phase: the number of its phase.
+        rank: the rank of ``grammar.closing`` among the request's automata, or -1.
+        stop_token_id: a token that makes the engine end the request, if there is one.
+
+    Attributes:
+        same: so many tokens of the history, with the prompt's, are those that were there before.
+    """
+
+    def __init__(self, grammar: Grammar, phase: int, rank: int, stop_token_id: int | None) -> None:
+        self._grammar, self._matcher = grammar, grammar.start
+        ends = {*grammar.end_tokens, *(() if stop_token_id is None else (stop_token_id,))}
+        self._ends = frozenset() if rank >= 0 else frozenset(ends)
+        self._words = np.zeros(grammar.size // 32 + 1, np.int32)
+        self._is_read = False
+        self._origin, self._taken = -1, 0
+        self.phase, self.rank, self.same = phase, rank, 0
+
+    def take(self, tokens: Tokens, since: int, length: int) -> None:
+        """Take the tokens of a history from ``since`` on, but those that have been taken.
+
+        Raises:
+            SpecError: for a token that the grammar does not have there.
+        """
+        if since != self._origin:
+            self._matcher, self._is_read = self._grammar.start.deep_copy(), False
+            self._origin, self._taken = since, 0
+        kept = min(self._taken, max(self.same - since, 0))
+        if kept < self._taken:
+            self._matcher.rollback(self._taken - kept)
+            self._is_read = False
+        self._taken = kept
+        for token in tokens[since + kept : length].tolist():
+            if self.is_complete or (token in self._ends and self._matcher.is_accepting()):
+                break  # nothing acts after the text
+            if not self._matcher.consume_token(token):
+                raise SpecError(f"The grammar does not go on with token {token}")
+            self._taken += 1
+            self._is_read = False
+        self.same = since + self._taken
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more text may follow."""
+        if self._matcher.is_stopped():
+            return True
+        return self.rank >= 0 and self._matcher.is_accepting() and not self._read().any()
+
+    def ends_at(self, length: int) -> bool:
+        """Whether the text is complete after so many tokens of the history, and not before."""
+        return self._origin + self._taken == length and self.is_complete
+
+    def find(self, length: int) -> Words | None:
+        """Return the tokens that may come after so many; ``None`` if any may, after the text.
+
+        The array is the same at each call.
+
+        Raises:
+            SpecError: if llguidance goes no further.
+        """
+        if self._origin + self._taken < length:
+            return None
+        words = self._read()
+        if self._matcher.is_error():
+            raise SpecError(f"The grammar cannot be followed: {self._matcher.get_error()}")
+        if self._matcher.is_accepting():
+            for token in self._ends:
+                words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+            if not self._ends and self._matcher.is_stopped():
+                return None
+        return words
+
+    def _read(self) -> Words:
+        """Read which tokens go on with the text."""
+        words, end = self._words, self._grammar.size
+        if not self._is_read:
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            words.view(np.uint32)[end >> 5] &= np.uint32(~(1 << (end & 31)) & 0xFFFFFFFF)
+            self._is_read = True
+        return words
+
+
+@loop
+def keep(logits: Any, start: int, columns: int, words: Any) -> None:
+    """Leave the tokens of a row that may come, and mask the others."""
+    for first in range(0, columns, 32):
+        word = words[first >> 5] if first >> 5 < len(words) else 0
+        if word != -1:
+            for token in range(first, min(first + 32, columns)):
+                if not (word >> (token - first)) & 1:
+                    logits[start + token] = -np.inf

@@ -1,0 +1,202 @@
+"""What grammars leave of a row: on finite languages, the tokens that some text goes on with."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logitport import spec as s
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.spec import GrammarSpec, Phase, PhaseEnd, PhasesSpec, SpecError
+
+TOKENS = [None, b"a", b"b", b"c", b"ab", b"ba", b"abc", b"aa", b"/", b'"', b"{", b"}", None, b"cb"]
+VOCABULARY = Vocabulary.of_tokens(TOKENS).ending((0, 12))
+SIZE, ENDS = len(TOKENS), {0, 12}
+COMPLETE = (PhaseEnd(complete=True),)
+
+
+def program_of(*specs: s.LogitsProcessorSpec) -> Any:
+    return compile_specs(specs, lambda: VOCABULARY)
+
+
+def left(logits: Any) -> set[int]:
+    """List the tokens of a row that are not masked; a forced token is the only one."""
+    row = np.array(logits[0].tolist(), np.float32)
+    kept = {i for i, logit in enumerate(row) if logit > -1e8}
+    return {int(row.argmax())} if row.max() > 1e4 else kept
+
+
+def step(realizer: Realizer, dtype: Any = np.float32) -> set[int]:
+    if isinstance(dtype, torch.dtype):
+        logits: Any = torch.zeros(1, SIZE + 3, dtype=dtype)
+    else:
+        logits = np.zeros((1, SIZE + 3), dtype)
+    realizer.apply(logits)
+    return left(logits)
+
+
+def expected(texts: Iterable[bytes], output: Sequence[int]) -> set[int]:
+    text = b"".join(TOKENS[i] or b"" for i in output)
+    found = {
+        i
+        for i, token in enumerate(TOKENS)
+        if token and any(each.startswith(text + token) for each in texts)
+    }
+    return found | (ENDS if text in texts else set())
+
+
+def random_texts(numbers: random.Random) -> list[str]:
+    count = numbers.randint(1, 5)
+    return [*{"".join(numbers.choices('abc/"{}', k=numbers.randint(1, 6))) for _ in range(count)}]
+
+
+def as_regex(texts: Sequence[str]) -> str:
+    return "|".join("".join(f"\\{c}" if c in "/{}" else c for c in text) for text in texts)
+
+
+FORMS = {
+    "choices": lambda texts: GrammarSpec(choices=tuple(texts)),
+    "regex": lambda texts: GrammarSpec(regex=as_regex(texts)),
+    "regex, bare": lambda texts: GrammarSpec(regex=as_regex(texts).replace("\\/", "/")),
+    "ebnf": lambda texts: GrammarSpec(
+        ebnf="root ::= " + " | ".join('"' + text.replace('"', r"\"") + '"' for text in texts)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_token_may_come_if_some_text_goes_on_with_it(form: str, seed: int):
+    numbers = random.Random(seed)
+    texts = random_texts(numbers)
+    realizer, output = Realizer(SIZE), list[int]()
+    realizer.enter(0, program_of(FORMS[form](texts)), [1], output)
+    encoded = [text.encode() for text in texts]
+    while True:
+        found = step(realizer, numbers.choice([np.float32, np.float64, torch.float32]))
+        assert found == expected(encoded, output)
+        output.append(numbers.choice(sorted(found)))
+        if output[-1] in ENDS:
+            break
+    assert step(realizer) == {*range(SIZE + 3)}  # nothing acts after the end
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, torch.float32, torch.bfloat16])
+def test_each_kind_of_array(dtype: Any):
+    realizer = Realizer(SIZE)
+    realizer.enter(0, program_of(GrammarSpec(choices=("ab", "cb"))), [1], [])
+    assert step(realizer, dtype) == {1, 3, 4, 13}
+
+
+THEN = PhasesSpec(
+    (
+        Phase((s.ForcedTokenSequenceSpec((8, 8)),), COMPLETE),
+        Phase((GrammarSpec(choices=("ab", "aab")), s.LogitBiasSpec({4: 1.0})), COMPLETE),
+        Phase((), (PhaseEnd(n=1),)),
+        Phase((GrammarSpec(regex="(ab){2}"),), COMPLETE),
+        Phase((s.ForcedTokenSequenceSpec((9,), 0),)),
+    )
+)
+# the output of each step | what may come
+ALONG: list[tuple[list[int], set[int]]] = [
+    ([], {8}),
+    ([8], {8}),
+    ([8, 8], {1, 4, 7}),
+    ([8, 8, 1], {1, 2, 4}),
+    ([8, 8, 7], {2}),
+    ([8, 8, 4], {*range(SIZE + 3)}),
+    ([8, 8, 7, 2], {*range(SIZE + 3)}),
+    ([8, 8, 4, 10], {1, 4}),
+    ([8, 8, 4, 10, 4], {1, 4}),
+    ([8, 8, 4, 10, 4, 1], {2}),
+    ([8, 8, 4, 10, 4, 4], {9}),
+    ([8, 8, 4, 10, 4, 4, 9], {0}),
+    ([8, 8, 4, 10, 4, 4, 9, 0], {0}),
+]
+
+
+@pytest.mark.parametrize(("output", "may_come"), ALONG)
+def test_phases(output: list[int], may_come: set[int]):
+    """An output that comes at once, or token by token, leaves the same."""
+    at_once, growing = Realizer(SIZE), list[int]()
+    at_once.enter(0, program_of(THEN), [1, 8, 8], [*output])
+    assert step(at_once) == may_come
+    by_token = Realizer(SIZE)
+    by_token.enter(0, program_of(THEN), [1, 8, 8], growing)
+    for token in output:
+        step(by_token)
+        growing.append(token)
+    assert step(by_token) == may_come
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tokens_are_taken_back(seed: int):
+    """After any changes of the output, what is left is that of a request with the same output."""
+    numbers = random.Random(seed)
+    realizer, output = Realizer(SIZE), list[int]()
+    realizer.enter(0, program_of(THEN), [1], output)
+    for _ in range(60):
+        found = step(realizer)
+        fresh = Realizer(SIZE)
+        fresh.enter(0, program_of(THEN), [1], [*output])
+        assert found == step(fresh)
+        if numbers.random() < 0.3:
+            del output[numbers.randint(0, len(output)) :]
+            realizer.read_again(0)
+        for _ in range(numbers.choice([1, 1, 2])):
+            now = Realizer(SIZE)
+            now.enter(0, program_of(THEN), [1], [*output])
+            output.append(numbers.choice(sorted(step(now) & {*range(SIZE)})))
+
+
+def test_an_earlier_output_goes_on():
+    program = program_of(THEN)
+    whole = [8, 8, 4, 10, 4]
+    for count in range(len(whole) + 1):
+        for continued in range(count + 1):
+            realizer = Realizer(SIZE)
+            begun = s.Payload(1, (THEN,), continued=continued)
+            made = type(program)(program.parts, program.since, continued=begun.continued)
+            prompt = [1, *whole[:continued]]
+            realizer.enter(0, made, prompt, whole[continued:count])
+            assert step(realizer) == dict(map(_key, ALONG))[tuple(whole[:count])]
+
+
+def _key(each: tuple[list[int], set[int]]) -> tuple[tuple[int, ...], set[int]]:
+    return tuple(each[0]), each[1]
+
+
+@pytest.mark.parametrize(("output", "wrong"), [([3], 3), ([4, 2], 2), ([12, 1], 12)])
+def test_what_no_text_goes_on_with_ends_the_request_alone(output: list[int], wrong: int):
+    errors = list[tuple[int, str]]()
+    realizer = Realizer(SIZE, report=lambda row, error, ends: errors.append((row, str(error))))
+    realizer.enter(0, program_of(GrammarSpec(choices=("abc",))), [1], output, 0)
+    realizer.enter(1, program_of(GrammarSpec(choices=("abc",))), [1], [4], 0)
+    logits = np.zeros((2, SIZE), np.float32)
+    realizer.apply(logits)
+    assert left(logits[:1]) == {0}
+    assert left(logits[1:]) == {3}
+    assert errors == [(0, f"The grammar does not go on with token {wrong}")]
+
+
+HARD = {"propertyNames": {"maxLength": 3}}
+# a grammar | why it is refused
+REFUSED = {
+    GrammarSpec(regex="("): "The grammar cannot be followed: ",
+    GrammarSpec(regex="a{0}"): "Expected a grammar with some text",
+    GrammarSpec(ebnf="root ::= b"): "The rules cannot be read: .*'b' not found",
+    GrammarSpec(json_schema={"type": "strin"}): "The grammar cannot be followed: ",
+    GrammarSpec(json_schema=HARD): "Unimplemented keys",
+    GrammarSpec(json_schema=HARD | {"x-guidance": {"lenient": True}}): "Unimplemented keys",
+    GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}): "XGrammar",
+}
+
+
+@pytest.mark.parametrize("spec", REFUSED, ids=str)
+def test_refused(spec: GrammarSpec):
+    with pytest.raises(SpecError, match=REFUSED[spec]) as error:
+        program_of(s.BannedTokensSpec((1,)), spec)
+    (form,) = (name for name in GrammarSpec.FORMS if getattr(spec, name) is not None)
+    assert error.value.path == f"$.specs[1].{form}"
