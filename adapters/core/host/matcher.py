@@ -82,7 +82,8 @@ class Matcher:
             return None
         words = self._read()
         if self._matcher.is_error():
-            raise SpecError(f"The grammar cannot be followed: {self._matcher.get_error()}")
+            why = self._matcher.get_error().split("\n")[0]
+            raise SpecError(f"The grammar cannot be followed: {why}")
         if self._matcher.is_accepting():
             for token in self._ends:
                 words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))

@@ -92,7 +92,8 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Any:
     text = LLMatcher.grammar_from_lark(_HEADER + _lark(spec))
     matcher = LLMatcher(tokens, text, log_level=0, limits=LLParserLimits(**_LIMITS))
     if matcher.is_error():
-        raise SpecError(f"The grammar cannot be followed: {matcher.get_error()}", form_of(spec))
+        why = matcher.get_error().split("\n")[0]
+        raise SpecError(f"The grammar cannot be followed: {why}", form_of(spec))
     first = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     if matcher.is_accepting() and np.unpackbits(first).sum() == 1:
         raise SpecError("Expected a grammar with some text, got one without", form_of(spec))
