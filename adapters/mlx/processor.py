@@ -61,7 +61,9 @@ class LogitportProcessor:
         sampling: SamplingSpec | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        ends = tuple(getattr(tokenizer, "eos_token_ids", None) or ())
+        # A set of mlx-lm's tokenizer, a number of transformers'.
+        ends: Any = getattr(tokenizer, "eos_token_ids", None) or ()
+        ends = (ends,) if isinstance(ends, int) else tuple(ends)
         backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size, end_tokens=lambda: ends)
         size, marking = self._vocab_size, (profiles, sampling)
         program = admit_live(backend, specs, size, continued, *marking)

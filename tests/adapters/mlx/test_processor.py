@@ -26,6 +26,7 @@ from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED
 from tests.support.endings import PROMPT as PROMPT_IDS
 from tests.support.endings import REPLIES, assert_ended, ending
+from tests.support.grammars import LONGEST, answer_of, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -139,6 +140,27 @@ def test_texts_at_the_end(tiny: dict[str, Model], tokenizer: Any, dtype: str):
             outputs[response.uid].append(response.token)
     batch.close()
     assert_ended([*outputs.values()])
+
+
+def test_replies_think_and_then_answer(tiny: dict[str, Model], tokenizer: Any):
+    """In a batch, of which each request has a processor; in float16, too."""
+    start, end, last, replies = (504,), (505,), (506, 507), 12
+    spec = thinking(start, end, last, EOS)
+    for dtype in ("float32", "float16"):
+        mx.random.seed(0)
+        model = tiny[dtype]
+        processors = [[LogitportProcessor(model, tokenizer, spec)] for _ in range(replies)]
+        batch = BatchGenerator(model, stop_tokens=[[EOS]], sampler=make_sampler(1.0))
+        of_prompts = {"max_tokens": [LONGEST] * replies, "logits_processors": processors}
+        numbers = batch.insert([[5, 11, 3, *start]] * replies, **of_prompts)
+        outputs: dict[int, list[int]] = {number: [] for number in numbers}
+        while responses := batch.next_generated():
+            for response in responses:
+                outputs[response.uid].append(response.token)
+        batch.close()
+        how = tokenizer.decode, end, last, EOS
+        names = {answer_of(output, *how)["name"] for output in outputs.values()}
+        assert len(names) > 3
 
 
 def test_caches(tiny: dict[str, Model], tokenizer: Any, caplog: Any):

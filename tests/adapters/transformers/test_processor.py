@@ -1,12 +1,15 @@
 """Transformers' ``generate``: batches, beams, drafts, and the fields of its configuration."""
 
 import copy
+import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 from logitport import spec as lp
@@ -22,6 +25,7 @@ from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED, PROMPT
 from tests.support.endings import PROMPT as PROMPT_IDS
 from tests.support.endings import REPLIES, assert_ended, ending
+from tests.support.grammars import ANSWER, LONGEST, SCHEMA, answer_of, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -119,6 +123,49 @@ def test_texts_at_the_end(tiny: Any):
     two, sampling = lp.AtEndSpec((5,), (EOS, 7), 0.5), lp.SamplingSpec(temperature=1.0)
     with pytest.raises(lp.SpecError, match="Expected the request's temperature, 1, by which"):
         LogitportProcessor(tiny, [two], prompts[:1], sampling=sampling)
+
+
+GRAMMAR = (504,), (505,), (506, 507)
+"""Tokens that open and close a thought, and the last text, which have no part in JSON."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"do_sample": True, "temperature": 1.0},
+        {"num_beams": 3, "do_sample": False},
+        {"do_sample": True, "prompt_lookup_num_tokens": 3},
+    ],
+    ids=["sampled", "beams", "drafts"],
+)
+def test_replies_think_and_then_answer(tiny: Any, tokenizer: Any, arguments: dict[str, Any]):
+    start, end, last = GRAMMAR
+    prompts = [[5, 11, 3, *start], [40, *start], [9, 30, 7, 8, 12, *start]]
+    prompts = prompts[:1] if "prompt_lookup_num_tokens" in arguments else prompts * 4
+    batch = padded(tokenizer, prompts)
+    specs = [thinking(start, end, last, EOS)] * len(prompts)
+    processor = LogitportProcessor(tiny, specs, **batch, tokenizer=tokenizer)
+    torch.manual_seed(0)
+    outputs = run(tiny, batch, processor, max_new_tokens=LONGEST, **arguments)
+    answers = [answer_of(output, tokenizer.decode, end, last, EOS) for output in outputs]
+    assert len(answers) == len(prompts)
+
+
+@pytest.mark.parametrize("spec", [ANSWER, lp.GrammarSpec(regex="[a-z]{2,9}/[0-9]{2,9}")])
+def test_a_grammar_by_itself(tiny: Any, tokenizer: Any, inputs: Any, spec: lp.GrammarSpec):
+    processor = LogitportProcessor(tiny, [spec] * 3, **inputs, tokenizer=tokenizer)
+    outputs = run(tiny, inputs, processor, max_new_tokens=LONGEST, do_sample=True)
+    for output in outputs:
+        text = tokenizer.decode([token for token in output if token != EOS])
+        if spec.regex is None:
+            jsonschema.validate(json.loads(text), SCHEMA)
+        else:
+            assert re.fullmatch(spec.regex, text)
+    with pytest.raises(lp.SpecError, match="needs the model's tokenizer: pass tokenizer="):
+        LogitportProcessor(tiny, [spec] * 3, **inputs)
+    budget = lp.ThinkingBudgetSpec(5, (504,), (505,))
+    with pytest.raises(lp.SpecError, match="Expected it in a phase before the grammar's"):
+        LogitportProcessor(tiny, [[budget, spec]] * 3, **inputs, tokenizer=tokenizer)
 
 
 def test_beams_without_specs_are_left_alone(tiny: Any, inputs: Any):
