@@ -214,7 +214,10 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
 
 def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    backend, guard = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload(), None
+    ends = tuple(member.req.eos_token_ids or ())
+    tokenizer = member.req.tokenizer
+    backend = BACKEND.for_tokenizer(tokenizer, vocab_size, end_tokens=lambda: ends).preload()
+    guard = None
     if member.guard is not None:
         guard = guard_of(backend, vocab_size, member.guard)
         if guard is not None and isinstance(member.end_token, int):

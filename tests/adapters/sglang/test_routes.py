@@ -1,9 +1,11 @@
 """Every public route of SGLang's server that generates, or reads what the model would say."""
 
+import json
 from functools import partial
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from logitport import spec as lp
 from logitport.adapters import extra_body
@@ -11,6 +13,7 @@ from logitport.adapters.sglang import KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED
 
 from tests.adapters.routes import BAD, BEYOND, TOOLS, Json, Route, RouteTests, chat, completions
+from tests.support.grammars import LONGEST, SCHEMA, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 
 pytestmark = pytest.mark.engine
@@ -173,6 +176,17 @@ class TestRoutes(RouteTests):
         extra = extra_body("sglang", (grammar, lp.SamplingSpec(temperature=0, top_k=0)))
         body = {"prompt": PROMPT, "max_tokens": 12, **extra}
         assert ask("/v1/completions", body).json()["choices"][0]["text"] in expected
+
+    def test_a_grammar_between_texts(self, ask: Any, tokenizer: Any):
+        start, end, last = map(tokenizer.encode, ("<think>", "</think>", " Done."))
+        spec = thinking(start, end, last, tokenizer.eos_token_id)
+        extra = extra_body("sglang", (spec, lp.SamplingSpec(temperature=1)))
+        prompt = [*tokenizer.encode(PROMPT), *start]
+        body = {"prompt": prompt, "max_tokens": LONGEST, "n": 4, **extra}
+        for choice in ask("/v1/completions", body).json()["choices"]:
+            _, _, said = choice["text"].partition("</think>")
+            jsonschema.validate(json.loads(said.removesuffix(" Done.")), SCHEMA)
+            assert said.endswith(" Done.")
 
     def test_banned_text(self, ask: Any):
         body = completions(extra_body("sglang", (BANNED, lp.SamplingSpec(temperature=1))))
