@@ -28,7 +28,7 @@ from ..spec import (
     encode,
 )
 from ..spec.base import kind_of
-from ..spec.conflicts import check_thinking
+from ..spec.conflicts import BEGINS_ANEW, check_thinking
 from ..spec.errors import text_of
 from ..spec.payload import as_given, specs_of
 from ..spec.suggestions import nearest
@@ -116,6 +116,10 @@ class Backend:
             check_thinking(specs)
         able = self.realizes | self.lowers
         for i, spec in enumerate(specs):
+            for path, inner in spec.inner_specs() if isinstance(spec, PhasesSpec) else ():
+                if type(inner) not in self.realizes:
+                    what = f"{self.name} does not support `{inner.kind}` in a phase"
+                    raise SpecError(what, "specs", i, *path)
             if isinstance(spec, LogitsProcessorSpec) and type(spec) not in able:
                 kinds = ", ".join(sorted(map(kind_of, able)))
                 raise SpecError(
@@ -242,10 +246,18 @@ def with_grammars(
     """Put grammars that the engine's own cannot follow into a phase, where logitport follows them.
 
     The engine's own begins anew where an output is continued, and has white space of its own.
+
+    Raises:
+        SpecError: if logitport follows none on this engine.
     """
-    return tuple(
-        _in_phase(each, continued) if GrammarSpec in backend.lowers else each for each in given
-    )
+    if GrammarSpec not in backend.lowers:
+        return tuple(given)
+    made = tuple(_in_phase(each, continued) for each in given)
+    for i, (one, other) in enumerate(zip(given, made, strict=True)):
+        if one is not other and GrammarSpec not in backend.realizes:
+            what = "and has white space of its own: logitport has none there"
+            raise SpecError(f"{BEGINS_ANEW}, {what}", "specs", i)
+    return made
 
 
 def _in_phase(given: LogitsProcessorSpec | Entry, continued: int) -> LogitsProcessorSpec | Entry:

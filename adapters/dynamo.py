@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from ..spec import VERSION, LogitsProcessorSpec, Payload, SpecError, Stage, decode, encode
 from ..spec.base import PositiveCount
+from ..spec.payload import as_given
 from ..spec.texts import Given
-from .backend import Specs
+from .backend import Specs, with_grammars
 from .environment import STAGE_VARIABLE
-from .vllm import KEY
+from .vllm import BACKEND, KEY
 from .vllm import attach as attach_to_vllm
 from .vllm.params import Params
 
@@ -97,7 +98,9 @@ def annotation(
     Raises:
         SpecError: as ``encode`` does.
     """
-    text = encode(specs, generation_only=generation_only, continued=continued)
+    # An engine's own grammar would begin again on another worker.
+    given = with_grammars(BACKEND, as_given(specs), continued=1)
+    text = encode(given, generation_only=generation_only, continued=continued)
     decode(text)  # workers resolve no texts
     if max_tokens is not None and not generation_only:
         what = "A prefill worker cannot count what a reply continues: use max_tokens=None"

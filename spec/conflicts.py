@@ -14,7 +14,7 @@ from .limits import MAX_TEXT_RULES
 
 Specs = Sequence[LogitsProcessorSpec]
 
-BEGINS_ANEW = "The engine's own grammar begins anew, and cannot continue an earlier output"
+BEGINS_ANEW = "The engine's own grammar begins anew"
 
 
 def check_native(specs: Specs) -> None:

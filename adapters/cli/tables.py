@@ -25,7 +25,8 @@ def capabilities(*, as_json: bool = False) -> str:
 
 
 def _support(backend: Backend, kind: type) -> str:
-    return "yes" if kind in backend.realizes else "native" if kind in backend.lowers else "no"
+    found = ["native"] * (kind in backend.lowers) + ["yes"] * (kind in backend.realizes)
+    return ", ".join(found) or "no"
 
 
 def limits(*, as_json: bool = False) -> str:

@@ -17,7 +17,7 @@ BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE
     - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec}
-    - {ChainSpec, WatermarkSpec},
+    - {ChainSpec, GrammarSpec, WatermarkSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
     packages={"tensorrt-llm": "tensorrt-llm"},

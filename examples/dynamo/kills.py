@@ -19,6 +19,7 @@ from logitport.spec import (
     BannedTextSpec,
     ChoiceSpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitsProcessorSpec,
     NoLoopSpec,
     Phase,
@@ -41,6 +42,19 @@ MODES = {
     "pd": ["prefill", "prefill", "decode", "decode"],
 }
 """The workers of the deployments, so that one of each is left after the kills of a round."""
+
+_TEXT = {"type": "string", "maxLength": 40}
+FOX = {
+    "type": "object",
+    "properties": {
+        "name": _TEXT,
+        "age": {"type": "integer", "minimum": 0, "maximum": 20},
+        "friends": {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 5},
+    },
+    "required": ["name", "age", "friends"],
+    "additionalProperties": False,
+}
+"""A schema, whose JSON is long enough to be cut off."""
 
 Kind = tuple[str, Sequence[LogitsProcessorSpec]]
 
@@ -101,6 +115,7 @@ def kinds(tokenizer: Any) -> dict[str, Kind]:
         "trigger": (story, [TriggerSpec.from_text(",", " by the way,", tokenizer, times=3)]),
         "no_loop": ("Say yes, again and again.", [NoLoopSpec(3, min_tokens=6)]),
         "banned_text": (story, [BannedTextSpec(("the", "fox"), ignore_case=True)]),
+        "grammar": ("Describe a fox as JSON.", [GrammarSpec(json_schema=FOX)]),
         "automaton": (
             story,
             [AutomatonSpec((*every_fourth, with_comma))],
