@@ -76,6 +76,7 @@ class OnHost:
         self._fail = fail
         self._programs: dict[int, _Hosted] = {}
         self._rows: dict[Key, _Row] = {}
+        self._failed: list[tuple[int, Exception]] = []
 
     def __bool__(self) -> bool:
         return bool(self._programs)
@@ -109,6 +110,9 @@ class OnHost:
             output_ids[:] = now
         if self._rows:
             self._realizer.apply(logits)
+        failed, self._failed = self._failed, []
+        for slot, error in failed:
+            self._fail(slot, error)
 
     def _find(
         self, history: History, rows: LogitsLayout
@@ -138,5 +142,5 @@ class OnHost:
         if drafted:
             self._realizer.remove(row)
             del self._rows[slot, drafted]
-        else:
-            self._fail(slot, error)
+        else:  # the row ends in this step, and the request from the next one on
+            self._failed.append((slot, error))

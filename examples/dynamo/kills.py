@@ -6,6 +6,7 @@ another one, with the tokens so far as part of the prompt.
 """
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -43,18 +44,18 @@ MODES = {
 }
 """The workers of the deployments, so that one of each is left after the kills of a round."""
 
-_TEXT = {"type": "string", "maxLength": 40}
+_TEXT = {"type": "string", "maxLength": 12}
 FOX = {
     "type": "object",
     "properties": {
         "name": _TEXT,
         "age": {"type": "integer", "minimum": 0, "maximum": 20},
-        "friends": {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 5},
+        "friends": {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 4},
     },
     "required": ["name", "age", "friends"],
     "additionalProperties": False,
 }
-"""A schema, whose JSON is long enough to be cut off."""
+"""A schema, whose JSON has room in a reply."""
 
 Kind = tuple[str, Sequence[LogitsProcessorSpec]]
 
@@ -133,6 +134,7 @@ def survive(deployment: Deployment, tokenizer: Any, kills: int, seed: int = 0) -
     asyncio.run(ask(deployment, asked))  # compiles
     start, progress = time.monotonic(), Progress()
     expected = asyncio.run(ask(deployment, asked, progress))
+    json.loads(expected["grammar"])
     console.print(f"    without a kill: {time.monotonic() - start:.1f} s, {progress.chunks} chunks")
     generating = [name for name in deployment.names if not name.startswith("prefill")]
     prefilling = [name for name in deployment.names if name.startswith("prefill")]
