@@ -27,6 +27,7 @@ from .callers import caller_frame
 from .engine_config import (
     Role,
     begins_with_grammar,
+    eos_of_model,
     eos_token_ids_of,
     once_per_engine,
     role_of,
@@ -62,13 +63,10 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
     others = vllm_config.additional_config
     settings = others.get(KEY) if isinstance(others, Mapping) else None
 
-    configured = eos_token_ids_of(vllm_config, None)
-
     def load() -> Vocabulary:
         read = tokenizer_of(model_config)
         vocabulary = Vocabulary.of_tokenizer(read).first(model_config.get_vocab_size())
-        own = getattr(read, "eos_token_id", None)
-        return vocabulary.ending({*configured, -1 if own is None else own})
+        return vocabulary.ending(eos_of_model(model_config, read))
 
     policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
     tokenizer = TokenizerCopy(lambda: tokenizer_of(model_config))
