@@ -26,6 +26,7 @@ from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import OwnFields, check_bounds, check_ends, check_own_fields, same_as
 from .policy import Policy, policy_of
+from .reload import Live, one_policy
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "Backend",
     "Fields",
     "Finding",
+    "Live",
     "OwnFields",
     "Policy",
     "Receipt",
@@ -74,6 +76,7 @@ __all__ = [
     "lazy",
     "mark_of",
     "native_fields",
+    "one_policy",
     "payload_for",
     "policy_of",
     "probe",

@@ -25,6 +25,15 @@ def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
     return decode_text(data, file, most)
 
 
+def state_of(file: str) -> tuple[int, int, int] | None:
+    """Return what changes with a file's content; ``None`` if there is no such file."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def decode_text(data: bytes, file: object, most: int) -> str:
     """Decode what was read of a file; see ``read_file``."""
     if len(data) > most:

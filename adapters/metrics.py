@@ -2,8 +2,8 @@
 
 ``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
 ``logitport_may_lose_total`` has ``kind``. The gauge ``logitport_policy`` is 1 for the ``digest`` of
-the server's policy. They are in the default registry of
-``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
+the server's policy. ``logitport_reloads_total`` has ``result``. They are in the default registry
+of ``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
 ``prometheus_client``, nothing is counted.
 """
 
@@ -44,6 +44,11 @@ def count(
         _count("may_lose", amount, kind)
 
 
+def count_reload(result: Literal["changed", "refused"], amount: float = 1) -> None:
+    """Count a change of the configuration's file."""
+    _count("reloads", amount, result)
+
+
 _COUNTERS = {
     "requests": (
         "Requests with specs, by what was decided and for which stage: specs attached to a "
@@ -53,6 +58,10 @@ _COUNTERS = {
     "may_lose": (
         "Requests admitted with a kind that other specs of the request may override.",
         ("kind",),
+    ),
+    "reloads": (
+        "Changes of the configuration's file: the policy has changed, or the file was refused.",
+        ("result",),
     ),
 }
 """The descriptions of the counters, and their labels."""
@@ -86,6 +95,15 @@ def _counter(name: str) -> Any:
 def show_policy(digest: str) -> None:
     """Show the digest of this process's policy, if it has one: servers of a fleet have the same."""
     if digest and (gauge := _policy()) is not None:
+        gauge.labels(digest).set(1)
+
+
+def change_policy(before: str, digest: str) -> None:
+    """Show another digest in place of one."""
+    for each in (before, digest):
+        show_policy(each)  # from now on, no request shows it again
+    if (gauge := _policy()) is not None:
+        gauge.labels(before).set(0)
         gauge.labels(digest).set(1)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 GROUP = "logitport.policies"
 """The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
 
-Each is called once in each process of an engine. ``tokenizer()`` loads the engine's tokenizer, or
-is ``None`` where a configuration is only checked;
+Each is called once in each process of an engine, and again where a policy's ``source`` changes.
+``tokenizer()`` loads the engine's tokenizer, or is ``None`` where a configuration is only checked;
 ``names`` are those of its model, and ``settings`` is what the engine's own configuration has for
 logitport.
 """
@@ -42,11 +42,23 @@ logitport.
 DEFAULTS = "logitport.default_specs"
 """The entry-point group of functions ``(tokenizer: Callable[[], Tokenizer]) -> Sequence[spec]``.
 
-Each is called once in each process of an engine. Its specs are default specs, before those of the
+Each is called as those above are. Its specs are default specs, before those of the
 policy.
 """
 
 PolicyOf = Callable[[Callable[[], Tokenizer] | None, Sequence[str], Any], "Policy | None"]
+
+
+class Source(NamedTuple):
+    """The file of a policy that changes without a restart.
+
+    Attributes:
+        file: its name.
+        state: its ``files.state_of``, from before it was read.
+    """
+
+    file: str
+    state: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +85,7 @@ class Policy:
             with the required mark, in place of those in ``draws.REQUIRED_BOUNDS``.
         unmarked: what needs no mark: ``grammar``, a request with any grammar; ``json``, one for
             JSON or for one of some texts.
+        source: the file of which another policy is made when it changes; see ``reload``.
     """
 
     NO_BEAMS: ClassVar = (
@@ -92,6 +105,7 @@ class Policy:
     required: str | None = None
     mark_bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     unmarked: frozenset[str] = frozenset()
+    source: Source | None = field(default=None, repr=False)
 
     @property
     def acts_always(self) -> bool:
@@ -137,9 +151,10 @@ class Policy:
 
         It ends a text that cannot be marked, too. It is none of a request's own stop tokens, which
         the guard may ban and a client may leave out. There is none without a guard and a required
-        mark, or if the vocabulary has none of the model's, which is logged.
+        mark, unless a reload may bring a guard, or if the vocabulary has none of the model's, which
+        is logged.
         """
-        if not self.guard and self.required is None:
+        if not self.guard and self.required is None and self.source is None:
             return None
         found = min((each for each in eos_token_ids if 0 <= each < vocab_size), default=None)
         if found is None:
@@ -148,6 +163,23 @@ class Policy:
                 "bans is left, a banned token comes; what cannot be marked may go on unmarked"
             )
         return found
+
+    def check_change(self, policy: "Policy") -> None:
+        """Refuse another policy in place of this one, if that needs a restart.
+
+        Workers keep the marks with which they begin, and the keys of these.
+
+        Raises:
+            ValueError: with the fields of the configuration.
+        """
+        changed = {
+            "reload": policy.source is None,
+            "profiles": policy.profiles != self.profiles,
+            "require": (policy.required, policy.mark_bounds, policy.unmarked)
+            != (self.required, self.mark_bounds, self.unmarked),
+        }
+        if names := ", ".join(f"`{name}`" for name, differs in changed.items() if differs):
+            raise ValueError(f"Restart the server to change {names}")
 
     def check_continued(self, payload: Payload) -> None:
         """Refuse to continue an output, if the server does.

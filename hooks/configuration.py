@@ -19,13 +19,15 @@
       news: {scheme: vllm-gumbel, key: {env: NEWS_KEY}}
     require:
       watermark: {profile: news, unless: [json]}  # on every request, but those for JSON
+    reload: true                    # what changes here, takes effect without a restart
 
 A spec has the fields of the wire format, with texts in place of token ids. It may also name a
 constructor of its class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``,
 with the arguments beside the tokenizer, which is the engine's.
 
 A process reads the file once: when its engine starts, or, in vLLM's front end, when it first checks
-a request. Another file needs a restart of the front end and of the workers, which have to agree.
+a request. Without ``reload``, another file needs a restart of the front end and of the workers,
+which have to agree.
 """
 
 import logging
@@ -40,6 +42,8 @@ from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
 from ..adapters.draws import REQUIRED_BOUNDS
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
+from ..adapters.files import state_of
+from ..adapters.policy import Source
 from ..spec import (
     WIRE_KINDS,
     ChainSpec,
@@ -122,13 +126,15 @@ def policy(
         return None
     if settings is None or isinstance(settings, str):
         file = settings or file or ""
+        source = Source(file, state_of(file))
         try:
             content, lines = read_content(file)
         except ValueError as error:
             raise ConfigurationError(file, [str(error)]) from None
     else:
         content, lines, file = settings, {}, "logitport in the engine's configuration"
-    reading = _Reading(lines, [], tokenizer)
+        source = None
+    reading = _Reading(lines, [], tokenizer, source)
     fields = reading.fields(content)
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
@@ -150,11 +156,13 @@ class _Reading(NamedTuple):
         lines: the line of each value, by its path.
         problems: what is wrong so far.
         tokenizer: loads the tokenizer; without one, no specs are made of texts.
+        source: the file, if it is one.
     """
 
     lines: Mapping[Path, int]
     problems: list[str]
     tokenizer: LoadTokenizer | None
+    source: Source | None
 
     def fields(self, content: Any) -> dict[str, Any]:
         """Check all fields of a file; return those of the policy."""
@@ -239,6 +247,12 @@ class _Reading(NamedTuple):
         bounds = msgspec.structs.asdict(required.bounds)
         unmarked = frozenset(required.unless)
         return {"required": required.profile, "mark_bounds": bounds, "unmarked": unmarked}
+
+    def _reload(self, value: Any) -> Source | None:
+        reloads = msgspec.convert(value, bool)
+        if reloads and self.source is None:
+            self._report(("reload",), "Only a file is read again: name one in its place")
+        return self.source if reloads else None
 
     def _forbid(self, value: Any) -> frozenset[str]:
         kinds = msgspec.convert(value, list[str])
@@ -370,9 +384,12 @@ class _Require(msgspec.Struct, forbid_unknown_fields=True):
 
 _FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
     name: getattr(_Reading, f"_{name}")
-    for name in ("default", "own", "guard", "presets", "forbid", "effort", "profiles", "require")
+    for name in (
+        *("default", "own", "guard", "presets", "forbid", "effort"),
+        *("profiles", "require", "reload"),
+    )
 }
-_NAMES = {"effort": "efforts"}
+_NAMES = {"effort": "efforts", "reload": "source"}
 """The fields of a policy that have another name."""
 
 

@@ -41,6 +41,7 @@ def configuration_schema() -> dict[str, Any]:
         effort={"type": "object", "additionalProperties": count},
         profiles=profiles,
         require=_object(watermark={**required, "required": ["profile"]}),
+        reload={"type": "boolean"},
     )
     names = {"$schema": wire["$schema"], "$id": "urn:logitport:configuration:1"}
     return {**names, **fields, "$defs": definitions}

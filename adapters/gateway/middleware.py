@@ -4,6 +4,7 @@ import re
 from asyncio import get_running_loop, to_thread
 from collections.abc import Awaitable, Callable, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +17,7 @@ from ..backend import Backend, backend
 from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count, show_policy
 from ..policy import Policy
+from ..reload import one_policy
 from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
 from .field_rules import check_beams, names_of, set_budget
 from .json_body import (
@@ -119,7 +121,8 @@ class SpecMiddleware:
         check, error = partial(self._check, scope), partial(self.error, scope["path"])
         exchange = Exchange(check, error, scope, receive, send)
         try:
-            await self.app(scope, exchange.receive, exchange.send)
+            with one_policy():
+                await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             if exchange.refusal is None:
                 raise
@@ -179,7 +182,10 @@ class SpecMiddleware:
         if on_loop:
             return self.check(scope, body)
         threads = self._threads[len(body) > MAX_SMALL]
-        checked = await get_running_loop().run_in_executor(threads, self.check, scope, body)
+        run = copy_context().run
+        checked = await get_running_loop().run_in_executor(
+            threads, lambda: run(self.check, scope, body)
+        )
         self._is_ready = True
         return checked
 

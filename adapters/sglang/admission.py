@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from ...spec import Payload, SpecError, WatermarkSpec, decode, encode
 from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
+    Live,
     Policy,
     admit,
     bind_draw,
@@ -54,12 +56,17 @@ _ADMISSION = "_logitport_admission"
 
 def start(manager: "TokenizerManager") -> None:
     """Have the requests of a manager checked."""
-    setattr(manager, _ADMISSION, Admission(manager))
+    live = Live(partial(Admission, manager), attrgetter("backend.policy"))
+    setattr(manager, _ADMISSION, live)
+    if get_exec().features.enable_custom_logit_processor:
+        if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
+            raise SpecError("SGLang has not put logitport's guard in place; its log says why")
+        logger.info("logitport: stage %s, admits no other logits processors", stage())
 
 
 def admission_of(manager: "TokenizerManager") -> "Admission":
-    """Return the ``Admission`` that checks the requests of a manager."""
-    return getattr(manager, _ADMISSION)
+    """Return the ``Admission`` that checks a request of a manager; see ``one_policy``."""
+    return getattr(manager, _ADMISSION).current()
 
 
 def admits_others() -> bool:
@@ -132,9 +139,8 @@ class Admission:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
         default = policy and policy.default_payload
-        calls_processors = get_exec().features.enable_custom_logit_processor
         if generates and policy and policy.acts_always:
-            if not calls_processors:
+            if not get_exec().features.enable_custom_logit_processor:
                 raise SpecError(
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
@@ -142,10 +148,6 @@ class Admission:
             self._guard({}, None, has_prompt_ids=True)
             if default and self.decide(default, {}, has_prompt_ids=True, is_own=False):
                 self._default = default
-        if calls_processors:
-            if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
-                raise SpecError("SGLang has not put logitport's guard in place; its log says why")
-            logger.info("logitport: stage %s, admits no other logits processors", stage())
 
     def admit(self, request: Any) -> None:
         """Refuse a request that names another processor, or whose specs cannot be realized.

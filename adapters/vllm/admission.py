@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import msgspec
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import (
     KEY,
     Backend,
+    Live,
     Policy,
     TokenizerCopy,
     admit,
@@ -15,6 +21,7 @@ from .. import (
     check_bounds,
     check_grammar,
     check_own_fields,
+    check_policy,
     check_prompt,
     count,
     first_tokens,
@@ -35,6 +42,7 @@ from .engine_config import (
     why_dropped,
 )
 from .marks import own_mark
+from .names import ACTING
 from .native import GRAMMARS
 from .own_fields import own_fields
 from .placeholders import PROVIDE_IDS, provides_output_ids
@@ -45,18 +53,22 @@ if TYPE_CHECKING:
 REPLAY = "trace_decode_token_ids"
 
 
-@once_per_engine
 def backend_of(vllm_config: "VllmConfig") -> Backend:
     """Return the backend with the engine's tokenizer, its vocabulary, and the policy.
 
     From then on, its vocabulary is loaded: from the start of a worker, and from the first request
-    to a front end.
+    to a front end. A request sees one policy, see ``one_policy``.
 
     The policy's settings are ``additional_config["logitport"]``, if vLLM has any.
 
     Raises:
         ValueError: if the policy's configuration is wrong.
     """
+    return _live(vllm_config).current()
+
+
+@once_per_engine
+def _live(vllm_config: "VllmConfig") -> Live[Backend]:
     model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
     served = model_config.served_model_name
     names = [*([served] if isinstance(served, str) else served or ()), model_config.model]
@@ -68,9 +80,64 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
         vocabulary = Vocabulary.of_tokenizer(read).first(model_config.get_vocab_size())
         return vocabulary.ending(eos_of_model(model_config, read))
 
-    policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
-    tokenizer = TokenizerCopy(lambda: tokenizer_of(model_config))
-    return replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer, policy=policy).preload()
+    tokenizer, engine = TokenizerCopy(lambda: tokenizer_of(model_config)), ref(vllm_config)
+    free = replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer)
+
+    def make() -> Backend:
+        policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
+        return replace(free, policy=policy).preload()
+
+    def check(backend: Backend) -> None:
+        if (config := engine()) is not None:
+            check_backend(config, backend)
+            if why := why_no_efforts(config, backend.policy):
+                raise ValueError(why)
+
+    return Live(make, attrgetter("policy"), check)
+
+
+def check_backend(vllm_config: "VllmConfig", backend: Backend) -> None:
+    """Check that the policy of a backend can be realized in an engine.
+
+    Raises:
+        ValueError: if not.
+    """
+    check = partial(check_engine, vllm_config)
+    generates = role_of(vllm_config).stage.generates  # where default specs act, and the guard
+    size = vllm_config.model_config.get_vocab_size()
+    check_policy(backend, size, *([check] if generates else ()))
+
+
+def why_no_efforts(vllm_config: "VllmConfig | None", policy: Policy | None) -> str | None:
+    """Explain why vLLM refuses what ``efforts`` of the policy set, if that is so."""
+    reasoning = getattr(vllm_config, "reasoning_config", None)
+    thinks = reasoning is not None and getattr(reasoning, "enabled", True)
+    if policy is None or not policy.efforts or thinks:
+        return None
+    return (
+        "`effort` sets thinking_token_budget, which vLLM refuses: add --reasoning-parser or "
+        "--reasoning-config"
+    )
+
+
+def stamp(vllm_config: "VllmConfig", sampling_params: Any) -> None:
+    """Send a request to the workers with what acts on it, if their policy may be another by then.
+
+    A request that comes back to a worker after a preemption has the same as before.
+    """
+    backend = backend_of(vllm_config)
+    policy, extra_args = backend.policy, sampling_params.extra_args or {}
+    if policy is None or policy.source is None:
+        return
+    specs, size = None, vllm_config.model_config.get_vocab_size()
+    if extra_args.get(KEY) is not None:
+        specs = admit(backend, extra_args[KEY], size)[0]
+        if not isinstance(specs, InProcessPayload):
+            specs = msgspec.json.encode(specs).decode()
+    elif default_of(backend, size, role_of(vllm_config), sampling_params) is not None:
+        specs = policy.default_payload
+    # A new dict: callers share a dict among requests.
+    sampling_params.extra_args = {**extra_args, ACTING: [specs, policy.guard_payload]}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from ...spec import Payload, SpecError, Stage
 from .. import KEY, App, Backend, Fields, Scope, admit, inner
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import Admitting, admit_request, backend_of
+from .admission import Admitting, admit_request, backend_of, why_no_efforts
 from .engine_config import role_of
 from .logs import show_logs
 
@@ -29,15 +29,9 @@ class SpecMiddleware(NeutralMiddleware):
     def start(self, scope: Scope) -> None:
         with suppress(ValueError):  # a wrong configuration is for the engine and requests to report
             policy = self.backend(scope).policy  # preloads it
-            reasoning = getattr(
-                getattr(_state(scope), "vllm_config", None), "reasoning_config", None
-            )
-            thinks = reasoning is not None and getattr(reasoning, "enabled", True)
-            if policy is not None and policy.efforts and not thinks:
-                logger.warning(
-                    "logitport: `effort` sets thinking_token_budget, which vLLM refuses: add "
-                    "--reasoning-parser or --reasoning-config"
-                )
+            config = getattr(_state(scope), "vllm_config", None)
+            if why := why_no_efforts(config, policy):
+                logger.warning("logitport: %s", why)
 
     def backend(self, scope: Scope) -> Backend:
         config = getattr(_state(scope), "vllm_config", None)

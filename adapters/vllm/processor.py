@@ -21,27 +21,29 @@ from .. import (
     admit,
     bind_draw,
     check_bare,
-    check_policy,
     check_spelling,
     guard_of,
+    one_policy,
 )
 from ..core import Program, compile_specs, failing
 from .admission import (
+    Admitting,
     admit_request,
     admitting_engine,
     backend_of,
+    check_backend,
     check_beams,
     check_beside_policy,
-    check_engine,
     check_free,
     default_of,
     needs_no_mark,
+    stamp,
 )
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
 from .logs import show_logs
 from .marks import own_mark
-from .names import DYNAMO_HANDLERS, GROUP, TAKES_SPECS
+from .names import ACTING, DYNAMO_HANDLERS, GROUP, TAKES_SPECS
 from .native import GRAMMARS
 
 if TYPE_CHECKING:
@@ -92,15 +94,20 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         Raises:
             ValueError: with the error and its path.
         """
-        admitting = admitting_engine()
+        with one_policy():
+            cls._validate(sampling_params, admitting_engine())
+
+    @classmethod
+    def _validate(cls, sampling_params: "SamplingParams", admitting: Admitting) -> None:
         config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
         acting = None
         try:
-            check_spelling(extra_args, "extra_args")
+            policy = None if config is None else backend_of(config).policy
+            is_stamped = policy is not None and policy.source is not None  # anew, below
+            check_spelling(extra_args.keys() - ({ACTING} if is_stamped else ()), "extra_args")
             check_bare(extra_args, "extra_args", "extra_args")
-            if config is not None:
-                check_beams(backend_of(config).policy, sampling_params)
+            check_beams(policy, sampling_params)
             if KEY in extra_args:
                 if config is not None:
                     admitting = replace(admitting, share=1 / _times_loaded(config))
@@ -111,6 +118,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
                 check_free(config, sampling_params)
             if acting is None and config is not None and role_of(config).stage.generates:
                 check_beside_policy(admitting, backend_of(config), sampling_params)
+            if config is not None:
+                stamp(config, sampling_params)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 
@@ -132,10 +141,10 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         older = self._newest.get(key)
         backend = backend_of(vllm_config)
         vocab_size = vllm_config.model_config.get_vocab_size()
-        if older is None and role.stage.generates:  # where default specs act, and the guard
-            check_policy(backend, vocab_size, partial(check_engine, vllm_config))
-        elif older is None:
-            check_policy(backend, vocab_size)
+        if older is None:
+            check_backend(vllm_config, backend)
+            if _reloads(backend) and getattr(envs, "VLLM_USE_RUST_FRONTEND", False):
+                raise ValueError("logitport: `reload` needs vLLM's Python front end")
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
         args = role, backend, vocab_size, _end_token(vllm_config)
@@ -235,12 +244,16 @@ def _unmarked_program_of(
     end_token: int | None,
     params: "SamplingParams",
 ) -> Program | None:
+    extra_args, of_guard = params.extra_args or {}, None
+    given = extra_args.get(KEY)
+    if _reloads(backend) and ACTING in extra_args:  # of admission's policy, and not of this one
+        given, of_guard = extra_args[ACTING]
+        backend = backend.free
     # The guard acts on what a request marks for prefill, too, in a worker that can decode: clients
     # may set the mark, and a token of such a prefill is not the reply's.
-    guard = guard_of(backend, vocab_size) if role.stage.generates else None
+    guard = guard_of(backend, vocab_size, of_guard) if role.stage.generates else None
     if guard is not None:
         guard = replace(guard, end_token=end_token)
-    given = (params.extra_args or {}).get(KEY)
     if given is None:  # null from a front end that checks nothing counts as absent
         program = default_of(backend, vocab_size, role, params)
         if program is None:
@@ -255,6 +268,10 @@ def _unmarked_program_of(
         if not payload.is_active(role.stage_for(params)):
             return guard and replace(guard, continued=payload.continued)
     return program if guard is None else replace(program, guard=guard)
+
+
+def _reloads(backend: Backend) -> bool:
+    return backend.policy is not None and backend.policy.source is not None
 
 
 @once_per_engine

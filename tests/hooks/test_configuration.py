@@ -325,10 +325,13 @@ def test_the_examples_of_the_documentation():
     assert not found.default
 
 
-def test_the_example_of_the_module(monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NEWS_KEY", "1")
     assert configuration.__doc__ is not None
     text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
     content, _ = parse_yaml(text)
     del content["default"]  # its tags need a whole tokenizer
-    assert made(content).own == "add"
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump(content))
+    found = made(str(file))
+    assert (found.own, found.source and found.source.file) == ("add", str(file))

@@ -1,0 +1,24 @@
+"""A policy that changes while SGLang serves."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples._support.sglang_server import SglangServer
+from tests.adapters import reloaded
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_change_under_load(model: Path, tokenizer: Any, tmp_path: Path):
+    """64 clients stream; each reply obeys one policy, that of its receipt, and none fails."""
+    file = tmp_path / "logitport.json"
+    file.write_text(json.dumps(reloaded.content("first", tokenizer)))
+    arguments = "--max-running-requests", "64", "--max-total-tokens", "8192"
+    arguments += "--enable-metrics", "--tokenizer-worker-num", "2"
+    with SglangServer(model, *arguments, env={"LOGITPORT_CONFIG": str(file)}) as server:
+        load = reloaded.Load(server, file, tokenizer, tokens=12)
+        load.check(asyncio.run(load.run()))
