@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..spec.lazy import lazy
+from .acting import note
 from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, payload_for
 from .draws import bind_draw, mark_of
@@ -76,6 +77,7 @@ __all__ = [
     "lazy",
     "mark_of",
     "native_fields",
+    "note",
     "one_policy",
     "payload_for",
     "policy_of",

@@ -2,6 +2,7 @@
 
 import os
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 from ..spec import SpecError, Stage
 from ..spec.limits import VARIABLE as LIMITS_VARIABLE
@@ -19,7 +20,8 @@ CONFIGURATION_VARIABLE = "LOGITPORT_CONFIG"
 """The variable that names an operator's file, with default specs, presets and bounds."""
 
 RECEIPT_VARIABLE = "LOGITPORT_RECEIPT"
-"""Set to 0, answers have no receipts."""
+"""Set to 0, answers have no receipts. Set to ``all``, those to requests without specs have one,
+too, where the server's specs act."""
 
 ROUTE_VARIABLE = "LOGITPORT_ROUTE"
 """Set to 0, the middleware does not answer ``GET /logitport``."""
@@ -55,6 +57,20 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def receipts() -> Literal["none", "own", "all"]:
+    """Return which answers have a receipt: those to requests with specs, or all.
+
+    Raises:
+        ValueError: for another value.
+    """
+    if os.environ.get(RECEIPT_VARIABLE, "").strip().lower() == "all":
+        return "all"
+    try:
+        return "own" if is_on(RECEIPT_VARIABLE, default=True) else "none"
+    except ValueError as error:
+        raise ValueError(f"{error}, or all") from None
 
 
 def is_on(name: str, default: bool = False) -> bool:

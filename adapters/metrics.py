@@ -1,14 +1,13 @@
 """The Prometheus counters of decisions on requests, and the log of refusals.
 
-``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
-``logitport_may_lose_total`` has ``kind``. The gauge ``logitport_policy`` is 1 for the ``digest`` of
-the server's policy. ``logitport_reloads_total`` has ``result``. They are in the default registry
-of ``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
-``prometheus_client``, nothing is counted.
+``logitport_requests_total`` has the labels ``decision`` and ``stage``; ``_COUNTERS`` has all. The
+gauge ``logitport_policy`` is 1 for the ``digest`` of the server's policy. They are in the default
+registry of ``prometheus_client``. The servers of vLLM and SGLang show this registry at
+``/metrics``. Without ``prometheus_client``, nothing is counted.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -44,6 +43,14 @@ def count(
         _count("may_lose", amount, kind)
 
 
+def count_acting(kinds: Iterable[str], presets: Iterable[str], model: str, amount: float) -> None:
+    """Count an admitted request by what acts on it."""
+    for kind in kinds:
+        _count("kinds", amount, kind, model)
+    for preset in presets:
+        _count("presets", amount, preset, model)
+
+
 def count_reload(result: Literal["changed", "refused"], amount: float = 1) -> None:
     """Count a change of the configuration's file."""
     _count("reloads", amount, result)
@@ -59,6 +66,11 @@ _COUNTERS = {
         "Requests admitted with a kind that other specs of the request may override.",
         ("kind",),
     ),
+    "kinds": (
+        "Admitted requests on which a kind acts, be it the client's or the server's.",
+        ("kind", "model"),
+    ),
+    "presets": ("Admitted requests with a preset.", ("preset", "model")),
     "reloads": (
         "Changes of the configuration's file: the policy has changed, or the file was refused.",
         ("result",),
@@ -68,8 +80,14 @@ _COUNTERS = {
 
 
 def _count(name: str, amount: float, *labels: str) -> None:
-    if (counter := _counter(name)) is not None:
-        counter.labels(*labels).inc(amount)
+    if (series := _series(name, *labels)) is not None:
+        series.inc(amount)
+
+
+@cache
+def _series(name: str, *labels: str) -> Any:
+    counter = _counter(name)
+    return None if counter is None else counter.labels(*labels)
 
 
 @cache

@@ -264,6 +264,12 @@ class Policy:
         joins = bool(self.default) and self.own != "replace"  # a guard is no default
         return joins, tuple(name for name in named if name in self.presets)
 
+    def mark(self, specs: Sequence[LogitsProcessorSpec]) -> str:
+        """Return the profile with which a text is marked, unless it depends on a grammar."""
+        required = "" if self.unmarked else self.required or ""
+        named = (spec.profile for spec in specs if isinstance(spec, WatermarkSpec))
+        return next(named, required)
+
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
         """The specs that come before those of each request."""

@@ -22,22 +22,28 @@ logger = logging.getLogger(__name__)
 EVERY_S = 1.0
 """How often a file is looked at, at most: when a request comes."""
 
-_seen: "ContextVar[dict[Live[Any], Any] | None]" = ContextVar("logitport_request", default=None)
-"""What the current request has seen of each ``Live``."""
+_seen: ContextVar[dict[Any, Any] | None] = ContextVar("logitport_request", default=None)
+"""What the current request has seen of each ``Live``, and what is noted of it."""
+
+
+def of_request() -> dict[Any, Any] | None:
+    """Return what the current request has seen, and what is noted of it; ``None`` outside."""
+    return _seen.get()
 
 
 @contextmanager
-def one_policy() -> Generator[None]:
+def one_policy() -> Generator[dict[Any, Any]]:
     """Let the caller's block see one policy, whatever changes meanwhile: it admits one request.
 
-    A block within another one is part of its request, and so are tasks that the block begins.
+    A block within another one is part of its request, and so are tasks that the block begins. Each
+    gets the ``of_request`` of the request.
     """
-    if _seen.get() is not None:
-        yield
+    if (seen := _seen.get()) is not None:
+        yield seen
         return
-    token = _seen.set({})
+    token = _seen.set(seen := {})
     try:
-        yield
+        yield seen
     finally:
         _seen.reset(token)
 

@@ -32,6 +32,7 @@ from ..environment import (
     TEST_VARIABLES,
     VARIABLES,
     is_on,
+    receipts,
     stage_from_environment,
     version_of,
 )
@@ -127,6 +128,8 @@ def _of_variable(name: str) -> Finding:
         if name in TEST_VARIABLES and is_on(name):
             advice = "Every request without specs of its own gets one answer, the check's"
             return Finding(name, "on", Status.NOTE, advice)
+        if name == RECEIPT_VARIABLE and (given := receipts()) != "none":
+            return Finding(name, "all" if given == "all" else "on")
         if name in (RECEIPT_VARIABLE, ROUTE_VARIABLE):
             if is_on(name, default=True):
                 return Finding(name, "on")

@@ -45,6 +45,7 @@ class Exchange:
         scope: the ASGI scope of the request.
         receive_next: the server's ``receive``.
         send_on: the server's ``send``.
+        find_receipt: finds a receipt for a request without specs, once the engine has admitted it.
     """
 
     check: Callable[[bytes], Awaitable[Checked]]
@@ -52,6 +53,7 @@ class Exchange:
     scope: Scope
     receive_next: Receive
     send_on: Send
+    find_receipt: Callable[[], Receipt | None] | None = None
     is_read: bool = False
     is_answered: bool = False
     refusal: SpecError | None = None
@@ -74,8 +76,9 @@ class Exchange:
         except SpecError as error:
             self.refusal = error
             raise RefusedError from error
-        if checked.receipt is not None:
-            self.stamp = Stamp(checked.receipt, self.send_on)
+        find = self.find_receipt if checked.receipt is None else lambda: checked.receipt
+        if find is not None:
+            self.stamp = Stamp(find, self.send_on)
         if checked.body is not body:
             self._set_length(len(checked.body))
         return {"type": "http.request", "body": checked.body, "more_body": False}

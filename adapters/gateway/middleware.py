@@ -9,12 +9,13 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from ...spec import VERSION, Payload, SpecError, Stage, StandIn, WatermarkSpec, decode
+from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
 from ...spec.base import kind_of
 from ...spec.kinds import WIRE_KINDS
 from ...spec.limits import LIMITS, MAX_BODY_BYTES
+from ..acting import noted
 from ..backend import Backend, backend
-from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
+from ..environment import ROUTE_VARIABLE, is_on, receipts
 from ..metrics import count, show_policy
 from ..policy import Policy
 from ..reload import one_policy
@@ -101,7 +102,8 @@ class SpecMiddleware:
         self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
-        self._gives_receipts = is_server and is_on(RECEIPT_VARIABLE, default=True)
+        given = receipts()
+        self._gives_receipts, self._gives_all = is_server and given != "none", given == "all"
         self._is_ready = False  # the first check may read the configuration
         self._has_route = is_server and is_on(ROUTE_VARIABLE, default=True)
         # Python's parser has one core at a time: more threads would not be faster.
@@ -121,7 +123,9 @@ class SpecMiddleware:
         check, error = partial(self._check, scope), partial(self.error, scope["path"])
         exchange = Exchange(check, error, scope, receive, send)
         try:
-            with one_policy():
+            with one_policy() as seen:
+                if self._gives_receipts and self._gives_all and self._place(scope) is not None:
+                    exchange.find_receipt = partial(self._receipt_of_server, scope, seen)
                 await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             if exchange.refusal is None:
@@ -207,9 +211,7 @@ class SpecMiddleware:
         """
         if (text := text_of(body)) is None:
             return Checked(body)
-        path = scope["path"].rstrip("/")
-        route = max(filter(path.endswith, self.routes), key=len, default="")
-        place = self.routes.get(route)
+        place = self._place(scope)
         try:
             keys = keys_in(text, self.names | names_of(self.backend(scope).policy))
             if keys is None:
@@ -225,6 +227,11 @@ class SpecMiddleware:
             error = SpecError("Expected a body that is not nested so deeply") if is_deep else found
             count("refused", self.stage(scope), error=error)
             raise error from None
+
+    def _place(self, scope: Scope) -> str | None:
+        """Return where specs are in a body of a request's route; ``None`` if it takes none."""
+        path = scope["path"].rstrip("/")
+        return self.routes.get(max(filter(path.endswith, self.routes), key=len, default=""))
 
     def _check_fields(
         self, scope: Scope, fields: Fields, body: bytes, place: str | None, keys: Set[str]
@@ -279,21 +286,27 @@ class SpecMiddleware:
 
     def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
         digest, stage = digest_of(payload), self.stage(scope)
-        policy, default, presets = self.backend(scope).policy, False, ()
+        policy = self.backend(scope).policy
         own = "" if policy is None else policy.digest
         show_policy(own)
         if acting is None:
             return Receipt((), digest, stage, policy=own)
-        specs, mark = acting.specs, ""
-        if policy is not None and not policy.unmarked:
-            mark = policy.required or ""
-        mark = next((spec.profile for spec in specs if isinstance(spec, WatermarkSpec)), mark)
-        if policy is not None:
-            default, presets = policy.join(decode(payload, StandIn()).specs)
-            specs = *policy.guard, *specs
-        kinds = tuple(dict.fromkeys(spec.kind for spec in specs))
+        policy = policy or Policy()
+        mark = policy.mark(acting.specs)
+        default, presets = policy.join(decode(payload, StandIn()).specs)
+        kinds = tuple(dict.fromkeys(spec.kind for spec in (*policy.guard, *acting.specs)))
         losing = self.may_lose(scope, payload)
         return Receipt(kinds, digest, stage, default, presets, losing, acting.continued, mark, own)
+
+    def _receipt_of_server(self, scope: Scope, seen: dict[Any, Any]) -> Receipt | None:
+        """Return the receipt of a request without specs, if any of the server act on it."""
+        if (acting := noted(seen)) is None:
+            return None
+        policy = self.backend(scope).policy or Policy()
+        show_policy(policy.digest)
+        kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
+        more: dict[str, Any] = {"mark": policy.mark(acting.specs), "policy": policy.digest}
+        return Receipt(kinds, "", self.stage(scope), acting.default, **more)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override.

@@ -36,7 +36,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
         kinds: the kinds of the specs that act, with those of the server; none where specs do not
             act at the server's stage.
         digest: the first 32 digits of the SHA-256 of the payload's canonical text; see "Receipts"
-            in ``docs/wire.md``.
+            in ``docs/wire.md``. Empty where the server's specs alone act.
         stage: the stage of the server.
         default: whether default specs of the server joined.
         presets: the names of the server's presets that joined.
@@ -131,7 +131,7 @@ def receipt(
     payload, found = payload_of(as_given(specs), generation_only, continued), find(response)
     if payload is None:
         return found or Receipt((), "", "")
-    if found is None:
+    if found is None or not found.digest:  # the server has got no specs
         is_stream = any(hasattr(response, name) for name in _OF_STREAMS)
         of_chunk = ". The first chunk of a stream may have it" if is_stream else ""
         raise ReceiptError(_lost(engine, carrier) + of_chunk)
@@ -185,6 +185,9 @@ _EVENT = re.compile(rb'^data: ?\{(?=\s*")', re.M)
 class Stamp:
     """The ``send`` of an ASGI application that adds a receipt to its answer.
 
+    ``find`` is asked for the receipt when it is needed. At the start of a stream, the engine may
+    not have admitted a request without specs: only the first event then has the receipt.
+
     Nothing is parsed or kept: the field is put behind the first ``{`` of the answer. Compressed
     answers get the header alone; answers with another status than 200 get nothing.
 
@@ -192,11 +195,8 @@ class Stamp:
         is_done: whether all further messages pass unchanged.
     """
 
-    def __init__(self, receipt: Receipt, send: Send) -> None:
-        self._send = send
-        text = msgspec.json.encode(receipt)  # all of its names are ASCII
-        self._header = HEADER.encode(), text
-        self._field = b'"%b":%b,' % (KEY.encode(), text)
+    def __init__(self, find: Callable[[], Receipt | None], send: Send) -> None:
+        self._send, self._find = send, find
         self._begin: re.Pattern[bytes] | None = None
         self.is_done = False
         self._held: Message | None = None  # the start, until it is known how long the body is
@@ -211,13 +211,15 @@ class Stamp:
         elif self._begin is not None:
             body = message.get("body", b"")
             found, held = self._begin.search(body), self._held
+            text = self._text() if found is not None else None
+            field = b"" if text is None else b'"%b":%b,' % (KEY.encode(), text)
             if found is not None:
                 at = found.end()
-                message = {**message, "body": body[:at] + self._field + body[at:]}
+                message = {**message, "body": body[:at] + field + body[at:]}
             if held is not None:
-                if found is not None and self._length is not None:
+                if self._length is not None:
                     name, length = held["headers"][self._length]
-                    longer = b"%d" % (int(length) + len(self._field))
+                    longer = b"%d" % (int(length) + len(field))
                     held["headers"][self._length] = name, longer
                 await self._send(held)
             if found is not None or held is not None:
@@ -225,15 +227,21 @@ class Stamp:
         self.is_done = self._begin is None
         await self._send(message)
 
+    def _text(self) -> bytes | None:
+        receipt = self._find()
+        return None if receipt is None else msgspec.json.encode(receipt)  # all names are ASCII
+
     def _started(self, message: Message) -> Message:
         """Add the header to a start, and find out where the body may have the field."""
         headers = [*message.get("headers", ())]
         if message["status"] != 200:
             return message
         indices = {name.lower(): i for i, (name, _) in enumerate(headers)}
-        if self._header[0] in indices:  # the server behind has given a receipt
+        name = HEADER.encode()
+        if name in indices:  # the server behind has given a receipt
             return message
-        message = {**message, "headers": [*headers, self._header]}
+        if (text := self._text()) is not None:
+            message = {**message, "headers": [*headers, (name, text)]}
         if b"content-type" in indices and b"content-encoding" not in indices:
             kind = headers[indices[b"content-type"]][1]
             if kind.startswith(b"text/event-stream"):

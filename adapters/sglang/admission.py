@@ -27,6 +27,7 @@ from .. import (
     check_prompt,
     check_spelling,
     count,
+    note,
     policy_of,
 )
 from .backend import BACKEND, END_TOKEN, GUARD, KEY, PROCESSOR
@@ -137,6 +138,7 @@ class Admission:
             check_policy(self.backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
+        self._model: str = args.served_model_name or args.model_path
         self._default: str | None = None
         default = policy and policy.default_payload
         if generates and policy and policy.acts_always:
@@ -183,7 +185,9 @@ class Admission:
             raise ValueError(f"{KEY}: {error}") from None
         continued = 0
         acting = payload if decided is not None else None
-        if payload is None and self._takes_default(sampling_params):
+        is_bare = payload is processor is None
+        takes_default = is_bare and self._takes_default(sampling_params)
+        if takes_default:
             acting = self._default
         if decided is not None and self.backend.policy is not None:
             acting = msgspec.json.encode(decided).decode()
@@ -197,6 +201,12 @@ class Admission:
         guard = self._guard(sampling_params, other, request.input_embeds is None)
         if guard is not None and continued:  # it may act where the request's own specs do not
             guard = encode(decode(guard).specs, generation_only=False, continued=continued)
+        policy, specs = self.backend.policy or Policy(), ()
+        if decided is not None:
+            specs = decided.specs
+        elif takes_default:
+            specs = policy.default
+        note(policy, policy.guard if guard else (), specs, payload, self._model)
         if payload is None and processor is not None:
             return
         if payload is acting is guard is None:

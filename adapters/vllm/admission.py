@@ -7,8 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import msgspec
-
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import (
     KEY,
@@ -42,7 +40,6 @@ from .engine_config import (
     why_dropped,
 )
 from .marks import own_mark
-from .names import ACTING
 from .native import GRAMMARS
 from .own_fields import own_fields
 from .placeholders import PROVIDE_IDS, provides_output_ids
@@ -118,26 +115,6 @@ def why_no_efforts(vllm_config: "VllmConfig | None", policy: Policy | None) -> s
         "`effort` sets thinking_token_budget, which vLLM refuses: add --reasoning-parser or "
         "--reasoning-config"
     )
-
-
-def stamp(vllm_config: "VllmConfig", sampling_params: Any) -> None:
-    """Send a request to the workers with what acts on it, if their policy may be another by then.
-
-    A request that comes back to a worker after a preemption has the same as before.
-    """
-    backend = backend_of(vllm_config)
-    policy, extra_args = backend.policy, sampling_params.extra_args or {}
-    if policy is None or policy.source is None:
-        return
-    specs, size = None, vllm_config.model_config.get_vocab_size()
-    if extra_args.get(KEY) is not None:
-        specs = admit(backend, extra_args[KEY], size)[0]
-        if not isinstance(specs, InProcessPayload):
-            specs = msgspec.json.encode(specs).decode()
-    elif default_of(backend, size, role_of(vllm_config), sampling_params) is not None:
-        specs = policy.default_payload
-    # A new dict: callers share a dict among requests.
-    sampling_params.extra_args = {**extra_args, ACTING: [specs, policy.guard_payload]}
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from .admission import (
     check_free,
     default_of,
     needs_no_mark,
-    stamp,
 )
+from .admitted import complete
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
 from .logs import show_logs
@@ -119,7 +119,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             if acting is None and config is not None and role_of(config).stage.generates:
                 check_beside_policy(admitting, backend_of(config), sampling_params)
             if config is not None:
-                stamp(config, sampling_params)
+                complete(config, sampling_params, acting, 1 / _times_loaded(config))
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,9 +142,11 @@ class Load:
             default, preset = WORDS[name]
             begins = {"default": default, "preset": preset, "guard alone": " "}[reply.asked]
             assert reply.text.startswith(begins), reply
-            if reply.asked != "default":
-                assert reply.receipt is not None
-                assert reply.receipt.policy == digests[name], reply
+            assert reply.receipt is not None
+            assert reply.receipt.policy == digests[name], reply
+            kinds = "logit_bias" if reply.asked == "guard alone" else "forced_sequence"
+            assert reply.receipt.kinds == ("allowed_tokens", kinds)
+            assert reply.receipt.default is (reply.asked == "default")
             seen.add((reply.asked, name))
         assert len(seen) == len(ASKED) * len(WORDS), seen
         metrics = httpx.get(
@@ -151,5 +154,12 @@ class Load:
         ).text
         shown = dict(re.findall(r'^logitport_policy{digest="(\w+)".*} (.*)$', metrics, re.M))
         assert shown == {digests["first"]: "1.0", digests["second"]: "0.0"}
+        asked = Counter(reply.asked for reply in self.replies)
+        for series, name in {
+            'presets_total{model="(.*)",preset="p"}': "preset",
+            'kinds_total{kind="logit_bias",model="(.*)"}': "guard alone",
+        }.items():
+            ((model, value),) = re.findall(rf"^logitport_{series} (.*)$", metrics, re.M)
+            assert (model, float(value)) == (self.server.model_name, asked[name])
         counted = dict(re.findall(r'^logitport_reloads_total{result="(\w+)"} (.*)$', metrics, re.M))
         assert float(counted["changed"]) == 2 * float(counted["refused"]) > 0

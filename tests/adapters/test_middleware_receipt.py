@@ -406,7 +406,7 @@ def test_nothing_is_kept_back():
         sent.append(message)
 
     async def run() -> None:
-        stamp = Stamp(Receipt(("dry",), "0", "agg"), send)
+        stamp = Stamp(lambda: Receipt(("dry",), "0", "agg"), send)
         length = (b"content-length", b"12")
         headers = [(b"content-type", b"application/json; charset=utf-8"), length]
         await stamp({"type": "http.response.start", "status": 200, "headers": headers})

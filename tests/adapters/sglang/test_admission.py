@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters import ADMIT_OTHERS_VARIABLE, KEY, Policy
+from logitport.adapters import ADMIT_OTHERS_VARIABLE, KEY, Policy, one_policy
+from logitport.adapters.acting import Acting, noted
 from logitport.adapters.core import Mark, Vocabulary
 from logitport.adapters.sglang import BACKEND
 from logitport.adapters.sglang import admission as module
@@ -39,6 +40,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         made = Admission.__new__(Admission)
         made.backend = replace(BACKEND, policy=policy, load_vocabulary=lambda: words)
         made._vocab_size, made._default = 100, policy.default_payload
+        made._model = "tested"
         made._eos_token_ids, made._thinks = frozenset({2}), False
         made._end_token = policy.end_token({-1, 2, 100}, 100)
         return made
@@ -144,7 +146,10 @@ def test_own_fields_beside_specs(make: Make, policy: Policy, own: dict[str, Any]
 def test_a_guard_acts_beside_what_it_leaves(make: Make, own: dict[str, Any], gives_way: bool):
     sent = {"logitport_guard": GUARD.guard_payload, "logitport_end_token": 2}
     default = {} if gives_way else {KEY: lp.encode(FORCED)}
-    assert admitted(make(GIVES_WAY), own) == sent | default
+    with one_policy() as seen:
+        assert admitted(make(GIVES_WAY), own) == sent | default
+    specs = GUARD.guard if gives_way else (*GUARD.guard, FORCED)
+    assert noted(seen) == Acting(specs, not gives_way)
 
 
 @pytest.mark.parametrize("where", [lp.Stage.AGGREGATED, PREFILL])

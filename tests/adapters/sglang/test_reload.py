@@ -19,6 +19,7 @@ def test_a_change_under_load(model: Path, tokenizer: Any, tmp_path: Path):
     file.write_text(json.dumps(reloaded.content("first", tokenizer)))
     arguments = "--max-running-requests", "64", "--max-total-tokens", "8192"
     arguments += "--enable-metrics", "--tokenizer-worker-num", "2"
-    with SglangServer(model, *arguments, env={"LOGITPORT_CONFIG": str(file)}) as server:
+    env = {"LOGITPORT_CONFIG": str(file), "LOGITPORT_RECEIPT": "all"}
+    with SglangServer(model, *arguments, env=env) as server:
         load = reloaded.Load(server, file, tokenizer, tokens=12)
         load.check(asyncio.run(load.run()))

@@ -215,6 +215,7 @@ def test_a_change_under_load(
     file = tmp_path / "logitport.json"
     file.write_text(json.dumps(reloaded.content("first", tokenizer)))
     env = {"LOGITPORT_CONFIG": str(file), "VLLM_LOGGING_LEVEL": "INFO", **server_environment}
+    env["LOGITPORT_RECEIPT"] = "all"
     env["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
     arguments = *LOGITPORT, "--max-num-seqs", "64", "--api-server-count", "2"
     with VllmServer(model, *arguments, env=env) as server:
