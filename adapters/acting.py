@@ -1,35 +1,22 @@
 """What acts on a request, noted where it is admitted: for counters, and for a receipt."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..spec import LogitsProcessorSpec, Payload, StandIn, decode
-from .metrics import count_acting
+from .metrics import count_by
 from .policy import Policy
-from .reload import of_request
+from .reload import REQUEST
 
-_NOTED = "acting"
+NOTED = "noted"
+"""The key in ``REQUEST`` for the guard's specs and the default specs that act on a request without
+own specs; ``None`` on others."""
 
-
-class Acting(NamedTuple):
-    """The server's specs that act on a request without own specs.
-
-    Attributes:
-        specs: those of the guard, then the default specs.
-        default: whether default specs are among them.
-    """
-
-    specs: tuple[LogitsProcessorSpec, ...]
-    default: bool
+Specs = Sequence[LogitsProcessorSpec]
 
 
 def note(
-    policy: Policy,
-    guard: Sequence[LogitsProcessorSpec],
-    specs: Sequence[LogitsProcessorSpec],
-    given: Any,
-    model: str,
-    amount: float = 1,
+    policy: Policy, guard: Specs, specs: Specs, given: Any, model: str, amount: float = 1
 ) -> None:
     """Count what acts on an admitted request, and note what the server alone has added.
 
@@ -41,19 +28,13 @@ def note(
         model: the name of the served model.
         amount: as for ``count``.
     """
-    presets: tuple[str, ...] = ()
+    for kind in {spec.kind for spec in (*guard, *specs)}:
+        count_by("kinds", amount, kind, model)
     is_plain = isinstance(given, str) and "plugin" not in given and "\\u" not in given
     if specs and policy.presets and given is not None and not is_plain:
         own = given if isinstance(given, Payload) else decode(given, StandIn())
-        presets = policy.join(own.specs)[1]
-    every = *guard, *specs
-    count_acting({spec.kind for spec in every}, presets, model, amount)
-    if (seen := of_request()) is not None:  # of several prompts, all are without specs, or none is
-        is_own = given is not None or seen.get(_NOTED, every) is None
-        seen[_NOTED] = None if is_own else Acting(every, bool(specs))
-
-
-def noted(seen: dict[Any, Any]) -> Acting | None:
-    """Return what has been noted of a request; ``None`` if nothing acts, or it has own specs."""
-    found = seen.get(_NOTED)
-    return found if found and found.specs else None
+        for preset in policy.join(own.specs)[1]:
+            count_by("presets", amount, preset, model)
+    if (seen := REQUEST.get()) is not None:  # of several prompts, all are without specs, or none is
+        is_own = given is not None or seen.get(NOTED, ()) is None
+        seen[NOTED] = None if is_own else (guard, specs)

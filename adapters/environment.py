@@ -2,7 +2,6 @@
 
 import os
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 from ..spec import SpecError, Stage
 from ..spec.limits import VARIABLE as LIMITS_VARIABLE
@@ -59,31 +58,23 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def receipts() -> Literal["none", "own", "all"]:
-    """Return which answers have a receipt: those to requests with specs, or all.
-
-    Raises:
-        ValueError: for another value.
-    """
-    if os.environ.get(RECEIPT_VARIABLE, "").strip().lower() == "all":
-        return "all"
-    try:
-        return "own" if is_on(RECEIPT_VARIABLE, default=True) else "none"
-    except ValueError as error:
-        raise ValueError(f"{error}, or all") from None
+def setting(name: str) -> str:
+    """Return the value of a variable, in small letters; empty if it is not set."""
+    return os.environ.get(name, "").strip().lower()
 
 
-def is_on(name: str, default: bool = False) -> bool:
-    """Whether a variable is on; ``default`` if it is not set.
+def is_on(name: str, default: bool = False, other: str | None = None) -> bool:
+    """Whether a variable is on, or has another value that is one; ``default`` if it is not set.
 
     Raises:
         ValueError: if it is neither on nor off.
     """
-    value = os.environ.get(name, "").strip().lower()
-    if value in ("1", "true", "yes", "on"):
+    value = setting(name)
+    if value in ("1", "true", "yes", "on", other):
         return True
     if not value:
         return default
     if value in ("0", "false", "no", "off"):
         return False
-    raise ValueError(f"{name}={os.environ[name]!r}: expected 1 or 0")
+    expected = "1 or 0" if other is None else f"1, 0 or {other}"
+    raise ValueError(f"{name}={os.environ[name]!r}: expected {expected}")

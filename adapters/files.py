@@ -25,13 +25,17 @@ def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
     return decode_text(data, file, most)
 
 
-def state_of(file: str) -> tuple[int, int, int] | None:
-    """Return what changes with a file's content; ``None`` if there is no such file."""
+FileState = tuple[str, int, int, int]
+"""The name of a file, and what changes with its content."""
+
+
+def state_of(file: str) -> FileState:
+    """Return the state of a file, of zeros if there is none."""
     try:
         found = os.stat(file)
     except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        return file, 0, 0, 0
+    return file, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def decode_text(data: bytes, file: object, most: int) -> str:

@@ -7,7 +7,7 @@ registry of ``prometheus_client``. The servers of vLLM and SGLang show this regi
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -38,22 +38,9 @@ def count(
     """
     if error is not None:
         logger.info("logitport: refused a request: %s", error)
-    _count("requests", amount, decision, stage.value)
+    count_by("requests", amount, decision, stage.value)
     for kind in may_lose:
-        _count("may_lose", amount, kind)
-
-
-def count_acting(kinds: Iterable[str], presets: Iterable[str], model: str, amount: float) -> None:
-    """Count an admitted request by what acts on it."""
-    for kind in kinds:
-        _count("kinds", amount, kind, model)
-    for preset in presets:
-        _count("presets", amount, preset, model)
-
-
-def count_reload(result: Literal["changed", "refused"], amount: float = 1) -> None:
-    """Count a change of the configuration's file."""
-    _count("reloads", amount, result)
+        count_by("may_lose", amount, kind)
 
 
 _COUNTERS = {
@@ -79,7 +66,8 @@ _COUNTERS = {
 """The descriptions of the counters, and their labels."""
 
 
-def _count(name: str, amount: float, *labels: str) -> None:
+def count_by(name: str, amount: float, *labels: str) -> None:
+    """Count in the counter of a name, see ``_COUNTERS``, under the values of its labels."""
     if (series := _series(name, *labels)) is not None:
         series.inc(amount)
 

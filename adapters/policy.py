@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from ..spec import (
 from ..spec.base import fields_hold
 from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
+from .files import FileState
 from .native import UNSET, leaves_text, value_of
 
 logger = logging.getLogger(__name__)
@@ -47,18 +48,6 @@ policy.
 """
 
 PolicyOf = Callable[[Callable[[], Tokenizer] | None, Sequence[str], Any], "Policy | None"]
-
-
-class Source(NamedTuple):
-    """The file of a policy that changes without a restart.
-
-    Attributes:
-        file: its name.
-        state: its ``files.state_of``, from before it was read.
-    """
-
-    file: str
-    state: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +74,8 @@ class Policy:
             with the required mark, in place of those in ``draws.REQUIRED_BOUNDS``.
         unmarked: what needs no mark: ``grammar``, a request with any grammar; ``json``, one for
             JSON or for one of some texts.
-        source: the file of which another policy is made when it changes; see ``reload``.
+        source: the file of which another policy is made when it changes, as it was before it was
+            read; see ``reload``.
     """
 
     NO_BEAMS: ClassVar = (
@@ -105,7 +95,7 @@ class Policy:
     required: str | None = None
     mark_bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     unmarked: frozenset[str] = frozenset()
-    source: Source | None = field(default=None, repr=False)
+    source: FileState | None = field(default=None, repr=False)
 
     @property
     def acts_always(self) -> bool:
@@ -165,18 +155,16 @@ class Policy:
         return found
 
     def check_change(self, policy: "Policy") -> None:
-        """Refuse another policy in place of this one, if that needs a restart.
-
-        Workers keep the marks with which they begin, and the keys of these.
+        """Refuse another policy in place of this one, if workers have to begin with it.
 
         Raises:
             ValueError: with the fields of the configuration.
         """
+        mine, other = ((each.required, each.mark_bounds, each.unmarked) for each in (self, policy))
         changed = {
             "reload": policy.source is None,
             "profiles": policy.profiles != self.profiles,
-            "require": (policy.required, policy.mark_bounds, policy.unmarked)
-            != (self.required, self.mark_bounds, self.unmarked),
+            "require": mine != other,
         }
         if names := ", ".join(f"`{name}`" for name, differs in changed.items() if differs):
             raise ValueError(f"Restart the server to change {names}")

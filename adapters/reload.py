@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ..spec.errors import shown
 from .files import state_of
-from .metrics import change_policy, count_reload
+from .metrics import change_policy, count_by
 from .policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -22,30 +22,24 @@ logger = logging.getLogger(__name__)
 EVERY_S = 1.0
 """How often a file is looked at, at most: when a request comes."""
 
-_seen: ContextVar[dict[Any, Any] | None] = ContextVar("logitport_request", default=None)
+REQUEST: ContextVar[dict[Any, Any] | None] = ContextVar("logitport_request", default=None)
 """What the current request has seen of each ``Live``, and what is noted of it."""
-
-
-def of_request() -> dict[Any, Any] | None:
-    """Return what the current request has seen, and what is noted of it; ``None`` outside."""
-    return _seen.get()
 
 
 @contextmanager
 def one_policy() -> Generator[dict[Any, Any]]:
     """Let the caller's block see one policy, whatever changes meanwhile: it admits one request.
 
-    A block within another one is part of its request, and so are tasks that the block begins. Each
-    gets the ``of_request`` of the request.
+    A block within another one is part of its request, and so are tasks that the block begins.
     """
-    if (seen := _seen.get()) is not None:
+    if (seen := REQUEST.get()) is not None:
         yield seen
         return
-    token = _seen.set(seen := {})
+    token = REQUEST.set(seen := {})
     try:
         yield seen
     finally:
-        _seen.reset(token)
+        REQUEST.reset(token)
 
 
 Made = TypeVar("Made")
@@ -75,14 +69,13 @@ class Live(Generic[Made]):
         self._make, self._policy_in, self._check = make, policy_in, check
         self._latest = make()
         policy = policy_in(self._latest)
-        self._source = policy and policy.source
-        self._read = self._found = self._source and self._source.state
+        self._read = self._found = policy and policy.source
         self._next = 0.0
         self._lock, self._loading = Lock(), Thread()
 
     def current(self) -> Made:
         """Return what the current request sees: all of it, from its first call on."""
-        seen = _seen.get()
+        seen = REQUEST.get()
         if seen is None:
             return self._look()
         if self not in seen:
@@ -95,13 +88,13 @@ class Live(Generic[Made]):
         A file is read once it looks the same twice: an editor may be about to write the rest.
         """
         now = monotonic()
-        if self._source is None or now < self._next or not self._lock.acquire(blocking=False):
+        if self._read is None or now < self._next or not self._lock.acquire(blocking=False):
             return self._latest
         try:
             if not self._next:  # an alert does not see the first sample of a series
-                count_reload("refused", 0)
+                count_by("reloads", 0, "refused")
             self._next = now + EVERY_S
-            state, before = state_of(self._source.file), self._found
+            state, before = state_of(self._read[0]), self._found
             self._found = state
             if state == before != self._read and not self._loading.is_alive():
                 self._read = state
@@ -112,25 +105,24 @@ class Live(Generic[Made]):
         return self._latest
 
     def _load(self) -> None:
-        assert self._source is not None
         before = self._policy_in(self._latest) or Policy()
-        name = shown(self._source.file)
+        name = shown(self._read[0] if self._read else "")
         try:
             made = self._make()
             policy = self._policy_in(made) or Policy()
             before.check_change(policy)
             self._check(made)
         except Exception as error:  # packages may raise anything
-            count_reload("refused")
+            count_by("reloads", 1, "refused")
             logger.error(
                 "logitport: %s has changed, and the server goes on with the policy %s: %s",
                 *(name, before.digest, error),
             )
             return
-        self._read = policy.source and policy.source.state
+        self._read = policy.source
         if policy.digest == before.digest:
             return
         self._latest = made
-        count_reload("changed")
+        count_by("reloads", 1, "changed")
         change_policy(before.digest, policy.digest)
         logger.info("logitport: %s: policy %s replaces %s", name, policy.digest, before.digest)

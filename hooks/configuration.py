@@ -42,8 +42,7 @@ from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
 from ..adapters.draws import REQUIRED_BOUNDS
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..adapters.files import state_of
-from ..adapters.policy import Source
+from ..adapters.files import FileState, state_of
 from ..spec import (
     WIRE_KINDS,
     ChainSpec,
@@ -126,7 +125,7 @@ def policy(
         return None
     if settings is None or isinstance(settings, str):
         file = settings or file or ""
-        source = Source(file, state_of(file))
+        source = state_of(file)
         try:
             content, lines = read_content(file)
         except ValueError as error:
@@ -156,13 +155,13 @@ class _Reading(NamedTuple):
         lines: the line of each value, by its path.
         problems: what is wrong so far.
         tokenizer: loads the tokenizer; without one, no specs are made of texts.
-        source: the file, if it is one.
+        source: the file, before it was read, if it is one.
     """
 
     lines: Mapping[Path, int]
     problems: list[str]
     tokenizer: LoadTokenizer | None
-    source: Source | None
+    source: FileState | None
 
     def fields(self, content: Any) -> dict[str, Any]:
         """Check all fields of a file; return those of the policy."""
@@ -248,7 +247,7 @@ class _Reading(NamedTuple):
         unmarked = frozenset(required.unless)
         return {"required": required.profile, "mark_bounds": bounds, "unmarked": unmarked}
 
-    def _reload(self, value: Any) -> Source | None:
+    def _reload(self, value: Any) -> FileState | None:
         reloads = msgspec.convert(value, bool)
         if reloads and self.source is None:
             self._report(("reload",), "Only a file is read again: name one in its place")

@@ -32,7 +32,6 @@ from ..environment import (
     TEST_VARIABLES,
     VARIABLES,
     is_on,
-    receipts,
     stage_from_environment,
     version_of,
 )
@@ -128,10 +127,8 @@ def _of_variable(name: str) -> Finding:
         if name in TEST_VARIABLES and is_on(name):
             advice = "Every request without specs of its own gets one answer, the check's"
             return Finding(name, "on", Status.NOTE, advice)
-        if name == RECEIPT_VARIABLE and (given := receipts()) != "none":
-            return Finding(name, "all" if given == "all" else "on")
         if name in (RECEIPT_VARIABLE, ROUTE_VARIABLE):
-            if is_on(name, default=True):
+            if is_on(name, default=True, other="all" if name == RECEIPT_VARIABLE else None):
                 return Finding(name, "on")
             advice = "Clients cannot tell whether their specs act"
             return Finding(name, "off", Status.NOTE, advice)

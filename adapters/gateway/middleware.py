@@ -13,9 +13,9 @@ from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
 from ...spec.base import kind_of
 from ...spec.kinds import WIRE_KINDS
 from ...spec.limits import LIMITS, MAX_BODY_BYTES
-from ..acting import noted
+from ..acting import NOTED
 from ..backend import Backend, backend
-from ..environment import ROUTE_VARIABLE, is_on, receipts
+from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on, setting
 from ..metrics import count, show_policy
 from ..policy import Policy
 from ..reload import one_policy
@@ -102,8 +102,8 @@ class SpecMiddleware:
         self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
-        given = receipts()
-        self._gives_receipts, self._gives_all = is_server and given != "none", given == "all"
+        self._gives_receipts = is_server and is_on(RECEIPT_VARIABLE, default=True, other="all")
+        self._gives_all = self._gives_receipts and setting(RECEIPT_VARIABLE) == "all"
         self._is_ready = False  # the first check may read the configuration
         self._has_route = is_server and is_on(ROUTE_VARIABLE, default=True)
         # Python's parser has one core at a time: more threads would not be faster.
@@ -124,7 +124,7 @@ class SpecMiddleware:
         exchange = Exchange(check, error, scope, receive, send)
         try:
             with one_policy() as seen:
-                if self._gives_receipts and self._gives_all and self._place(scope) is not None:
+                if self._gives_all and self._place(scope) is not None:
                     exchange.find_receipt = partial(self._receipt_of_server, scope, seen)
                 await self.app(scope, exchange.receive, exchange.send)
         except Exception:
@@ -300,13 +300,14 @@ class SpecMiddleware:
 
     def _receipt_of_server(self, scope: Scope, seen: dict[Any, Any]) -> Receipt | None:
         """Return the receipt of a request without specs, if any of the server act on it."""
-        if (acting := noted(seen)) is None:
+        guard, default = seen.get(NOTED) or ((), ())
+        if not (guard or default):
             return None
         policy = self.backend(scope).policy or Policy()
         show_policy(policy.digest)
-        kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
-        more: dict[str, Any] = {"mark": policy.mark(acting.specs), "policy": policy.digest}
-        return Receipt(kinds, "", self.stage(scope), acting.default, **more)
+        kinds = tuple(dict.fromkeys(spec.kind for spec in (*guard, *default)))
+        mark, own = policy.mark(default), policy.digest
+        return Receipt(kinds, "", self.stage(scope), bool(default), mark=mark, policy=own)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override.

@@ -94,11 +94,7 @@ def _live(vllm_config: "VllmConfig") -> Live[Backend]:
 
 
 def check_backend(vllm_config: "VllmConfig", backend: Backend) -> None:
-    """Check that the policy of a backend can be realized in an engine.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Refuse, with a ``ValueError``, a policy of a backend that an engine cannot realize."""
     check = partial(check_engine, vllm_config)
     generates = role_of(vllm_config).stage.generates  # where default specs act, and the guard
     size = vllm_config.model_config.get_vocab_size()

@@ -19,14 +19,8 @@ def complete(
 ) -> None:
     """Note what acts on an admitted request, and send it along where the policy may change.
 
-    The policy of the workers may be another by then. A request that comes back to a worker after a
-    preemption has the same as before.
-
-    Args:
-        vllm_config: the engine's configuration.
-        sampling_params: the request's parameters; their ``extra_args`` are replaced.
-        acting: the request's own payload with what the policy fills in, if it acts.
-        share: the fraction of the request to count.
+    The policy of the workers may be another by then. ``acting`` is the request's own payload with
+    what the policy fills in, if it acts, and ``share`` the fraction of the request to count.
     """
     backend, role = backend_of(vllm_config), role_of(vllm_config)
     policy, extra_args = backend.policy or Policy(), sampling_params.extra_args or {}

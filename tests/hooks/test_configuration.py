@@ -334,4 +334,4 @@ def test_the_example_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file = tmp_path / "a.yaml"
     file.write_text(yaml.safe_dump(content))
     found = made(str(file))
-    assert (found.own, found.source and found.source.file) == ("add", str(file))
+    assert (found.own, found.source and found.source[0]) == ("add", str(file))

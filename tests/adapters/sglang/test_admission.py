@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from logitport import spec as lp
 from logitport.adapters import ADMIT_OTHERS_VARIABLE, KEY, Policy, one_policy
-from logitport.adapters.acting import Acting, noted
+from logitport.adapters.acting import NOTED
 from logitport.adapters.core import Mark, Vocabulary
 from logitport.adapters.sglang import BACKEND
 from logitport.adapters.sglang import admission as module
@@ -148,8 +148,7 @@ def test_a_guard_acts_beside_what_it_leaves(make: Make, own: dict[str, Any], giv
     default = {} if gives_way else {KEY: lp.encode(FORCED)}
     with one_policy() as seen:
         assert admitted(make(GIVES_WAY), own) == sent | default
-    specs = GUARD.guard if gives_way else (*GUARD.guard, FORCED)
-    assert noted(seen) == Acting(specs, not gives_way)
+    assert seen[NOTED] == (GUARD.guard, () if gives_way else (FORCED,))
 
 
 @pytest.mark.parametrize("where", [lp.Stage.AGGREGATED, PREFILL])

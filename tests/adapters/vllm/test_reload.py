@@ -171,6 +171,36 @@ def test_a_client_sends_no_policy_of_its_own(start: Any, reloads: bool):
         assert running.rows(forged) == running.rows(honest)
 
 
+# the file instead | what the log has
+@ONE_RUNNER
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"effort": {"low": 5}}, "`effort` sets thinking_token_budget, which vLLM refuses"),
+        (content(200), "beyond the vocabulary"),
+        ({"default": [*FIRST["default"], *SECOND["default"]]}, "both force a token"),
+    ],
+)
+def test_what_this_engine_cannot_realize_is_refused(
+    start: Any, second: Any, message: str, caplog: pytest.LogCaptureFixture
+):
+    running = start(FIRST | {"reload": True})
+    before = running.rows(running.admit(params()))
+    running.change(SECOND | second | {"reload": True})
+    assert message in caplog.text
+    assert running.rows(running.admit(params())) == before
+
+
+@ONE_RUNNER
+def test_a_front_end_that_admits_nothing_does_not_start(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processor.envs, "VLLM_USE_RUST_FRONTEND", True, raising=False)
+    config = start(FIRST | {"reload": True}).config
+    with pytest.raises(ValueError, match="`reload` needs vLLM's Python front end"):
+        LogitportProcessor(config, torch.device("cpu"))
+
+
 @ONE_RUNNER
 def test_parameters_are_used_again(start: Any):
     """By a caller in this process, and by vLLM if it has loaded the class twice."""
