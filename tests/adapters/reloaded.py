@@ -16,7 +16,7 @@ from logitport.adapters.gateway.receipt import find
 
 from examples._support.server import Server
 
-CLIENTS, FRONT_ENDS = 64, 2
+CLIENTS = 64
 PROMPT = "Once upon a time"
 WORDS = {"first": (" the", " of"), "second": (" and", " to")}
 """The words that a policy leaves; its default begins with one, its preset with the other."""
@@ -55,8 +55,11 @@ class Load:
         replies: all that have ended.
     """
 
-    def __init__(self, server: Server, file: Path, tokenizer: Any, tokens: int) -> None:
+    def __init__(
+        self, server: Server, file: Path, tokenizer: Any, tokens: int, front_ends: int = 1
+    ) -> None:
         self.server, self.file, self.tokens = server, file, tokens
+        self.front_ends = front_ends
         self.contents = {name: content(name, tokenizer) for name in WORDS}
         self.replies: list[Reply] = []
         self._ends = False
@@ -121,7 +124,7 @@ class Load:
             (found["second"],) = await self.digests(http)
             self.write(json.dumps(self.contents["first"] | {"own": "ad"}))
             wrong = "$.own: There is no value 'ad'"
-            while self.server.log.read_text().count(wrong) < FRONT_ENDS:
+            while self.server.log.read_text().count(wrong) < self.front_ends:
                 await asyncio.sleep(0.1)
             await served(found["first"])
             self.write(json.dumps(self.contents["first"]))
@@ -161,4 +164,4 @@ class Load:
             ((model, value),) = re.findall(rf"^logitport_{series} (.*)$", metrics, re.M)
             assert (model, float(value)) == (self.server.model_name, asked[name])
         counted = dict(re.findall(r'^logitport_reloads_total{result="(\w+)"} (.*)$', metrics, re.M))
-        assert counted == {"changed": f"{2 * FRONT_ENDS}.0", "refused": f"{FRONT_ENDS}.0"}
+        assert counted == {"changed": f"{2 * self.front_ends}.0", "refused": f"{self.front_ends}.0"}
