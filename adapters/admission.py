@@ -78,7 +78,7 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
         if len(text) > MAX_PAYLOAD_BYTES:  # raises; such a text is not even hashed
             decode(text)
     else:
-        resolver = TextResolver(backend.tokenizer)
+        resolver = backend.resolver()
         decoded = decode_texts(payload, resolver)
         text = msgspec.json.encode(decoded).decode()
     key = backend, text, vocab_size
@@ -257,7 +257,7 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
 def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) -> _Admitted:
     """Admit a new text. If two threads do so at once, the first thread's program is kept."""
     backend, text, vocab_size = key
-    resolver = resolver or TextResolver(backend.tokenizer)
+    resolver = resolver or backend.resolver()
     decoded = decoded or decode_texts(text, resolver)
     count = decoded.continued
     try:

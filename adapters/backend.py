@@ -30,9 +30,9 @@ from ..spec import (
 from ..spec.base import kind_of
 from ..spec.conflicts import BEGINS_ANEW, check_thinking
 from ..spec.errors import text_of
-from ..spec.payload import as_given, specs_of
+from ..spec.payload import as_given, decode_texts, specs_of
 from ..spec.suggestions import nearest
-from ..spec.texts import Entry, Given
+from ..spec.texts import Entry, Given, TextResolver
 from ..spec.tokenization import eos_token_id_of
 from .finding import Finding
 from .policy import Policy
@@ -130,6 +130,18 @@ class Backend:
     def free(self) -> "Backend":
         """This backend without a policy, for the operator's own specs."""
         return replace(self, policy=None)
+
+    def resolver(self) -> TextResolver:
+        """Make what resolves the texts of one request, and the model's thinking tags."""
+        return TextResolver(self.tokenizer, self.policy and self.policy.tags)
+
+    def tags_in(self, payload: str) -> tuple[str, ...]:
+        """Return the texts for which ``tags`` of an admitted payload stand, if it has any."""
+        resolver = self.resolver()
+        if '"tags"' in payload:
+            decode_texts(payload, resolver)
+        found = resolver.tags
+        return (*found.family.start, *found.family.end) if found else ()
 
     def for_tokenizer(
         self,

@@ -18,6 +18,7 @@ from ..spec import (
     PluginSpec,
     SpecError,
     StandIn,
+    ThinkingFamily,
     Tokenizer,
     WatermarkSpec,
     decode,
@@ -72,6 +73,7 @@ class Policy:
         required: the name of the profile with which each text is marked, if there is one.
         mark_bounds: the bounds of ``temperature``, ``top_k``, ``top_p`` and ``min_p`` of requests
             with the required mark, in place of those in ``draws.REQUIRED_BOUNDS``.
+        tags: the model's thinking tags, where its tokenizer does not tell them.
         unmarked: what needs no mark: ``grammar``, a request with any grammar; ``json``, one for
             JSON or for one of some texts.
         source: the file of which another policy is made when it changes, as it was before it was
@@ -96,6 +98,7 @@ class Policy:
     mark_bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     unmarked: frozenset[str] = frozenset()
     source: FileState | None = field(default=None, repr=False)
+    tags: ThinkingFamily | None = None
 
     @property
     def acts_always(self) -> bool:
@@ -244,6 +247,7 @@ class Policy:
             "effort": dict(self.efforts),
             **({"profiles": sorted(self.profiles)} if self.profiles else {}),
             **({"required": self.required} if self.required else {}),
+            **({"tags": self.tags._asdict()} if self.tags else {}),
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

@@ -20,6 +20,7 @@
     require:
       watermark: {profile: news, unless: [json]}  # on every request, but those for JSON
     reload: true                    # what changes here, takes effect without a restart
+    tags: olmo-3                    # the model's thinking tags, if its tokenizer does not tell them
 
 A spec has the fields of the wire format, with texts in place of token ids. It may also name a
 constructor of its class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``,
@@ -50,6 +51,7 @@ from ..spec import (
     NativeSpec,
     SpecError,
     StandIn,
+    ThinkingFamily,
     WatermarkSpec,
     decode,
     encode,
@@ -61,6 +63,7 @@ from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
+from .stated_tags import stated_tags
 
 logger = logging.getLogger(__name__)
 
@@ -156,12 +159,14 @@ class _Reading(NamedTuple):
         problems: what is wrong so far.
         tokenizer: loads the tokenizer; without one, no specs are made of texts.
         source: the file, before it was read, if it is one.
+        tags: the thinking tags that the file states, for its specs.
     """
 
     lines: Mapping[Path, int]
     problems: list[str]
     tokenizer: LoadTokenizer | None
     source: FileState | None
+    tags: ThinkingFamily | None = None
 
     def fields(self, content: Any) -> dict[str, Any]:
         """Check all fields of a file; return those of the policy."""
@@ -169,12 +174,13 @@ class _Reading(NamedTuple):
             self._report((), f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
             return {}
         fields: dict[str, Any] = {}
-        for name, value in cast("Mapping[str, Any]", content).items():
+        items = cast("Mapping[str, Any]", content).items()
+        for name, value in sorted(items, key=lambda item: item[0] != "tags"):
             if name not in _FIELDS:
                 self._report((str(name),), _unknown(name, _FIELDS))
                 continue
             with self._reporting(name):
-                made = _FIELDS[name](self, value)
+                made = _FIELDS[name](self._replace(tags=fields.get("tags")), value)
                 fields |= made if name == "require" else {_NAMES.get(name, name): made}
         named = cast("Mapping[str, Any]", content).get("profiles")
         named = named if isinstance(named, Mapping) else ()
@@ -253,6 +259,12 @@ class _Reading(NamedTuple):
             self._report(("reload",), "Only a file is read again: name one in its place")
         return self.source if reloads else None
 
+    def _tags(self, value: Any) -> ThinkingFamily | None:
+        family = stated_tags(value)
+        if self.tokenizer:
+            TokenizerCopy(self.tokenizer).thinking_tags(family)
+        return family
+
     def _forbid(self, value: Any) -> frozenset[str]:
         kinds = msgspec.convert(value, list[str])
         for i, kind in enumerate(kinds):
@@ -274,7 +286,7 @@ class _Reading(NamedTuple):
             where = *path, i
             entry = self._with_texts(entry, where)
             load = self.tokenizer
-            texts = TextResolver(StandIn() if load is None else TokenizerCopy(load))
+            texts = TextResolver(StandIn() if load is None else TokenizerCopy(load), self.tags)
             try:
                 made = () if entry is None else decode_texts([entry], texts).specs
                 specs += () if load is None and texts.has_texts else made
@@ -381,12 +393,12 @@ class _Require(msgspec.Struct, forbid_unknown_fields=True):
     watermark: _RequiredMark
 
 
+_NAMED = (
+    *("default", "own", "guard", "presets", "forbid", "effort"),
+    *("profiles", "require", "tags", "reload"),
+)
 _FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
-    name: getattr(_Reading, f"_{name}")
-    for name in (
-        *("default", "own", "guard", "presets", "forbid", "effort"),
-        *("profiles", "require", "reload"),
-    )
+    name: getattr(_Reading, f"_{name}") for name in _NAMED
 }
 _NAMES = {"effort": "efforts", "reload": "source"}
 """The fields of a policy that have another name."""

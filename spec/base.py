@@ -84,6 +84,9 @@ class LogitsProcessorSpec(
     TEXTS: ClassVar[Mapping[str, str]] = {}
     """The wire's text fields; see ``text_fields``."""
 
+    TAGS: ClassVar[tuple[str, ...]] = ()
+    """The fields for which the wire's ``tags`` stands that a client would have to give."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

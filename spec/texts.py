@@ -5,8 +5,11 @@ specs, its texts have become token ids, and everything else is as if the client 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import combinations
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +22,7 @@ from .limits import (
     MAX_INT,
 )
 from .suggestions import instead_of
+from .thinking_families import ThinkingFamily, ThinkingTags, find_tags
 from .tokenization import Tokenizer, resolved_eos, token_ids_of
 
 _KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
@@ -32,7 +36,14 @@ def _kind_of(entry: Any) -> type[LogitsProcessorSpec] | None:
 _BYTES_OF_TEXT = 8
 """A tokenizer's work for a text, besides that for its bytes, in bytes."""
 
-TEXT_FIELDS = frozenset(name for each in (*WIRE_KINDS, PhaseEnd) for name in each.TEXTS)
+
+def text_names(struct: Any) -> Iterator[tuple[str, str]]:
+    """Yield the text fields of a kind, or of an object within one, and what each stands for."""
+    yield from getattr(struct, "TEXTS", {}).items()
+    yield from (("tags", target) for target in getattr(struct, "TAGS", ()))
+
+
+TEXT_FIELDS = frozenset(name for each in (*WIRE_KINDS, PhaseEnd) for name, _ in text_names(each))
 """The names of all text fields."""
 
 Entry = Mapping[str, Any]
@@ -59,9 +70,9 @@ def is_about_a_text(error: SpecError) -> bool:
     return found is not None and found[1] != "missing required" and found[2] in TEXT_FIELDS
 
 
-def missing_field(name: str, texts: Mapping[str, str]) -> str:
+def missing_field(name: str, kind: type[LogitsProcessorSpec]) -> str:
     """Name a missing field, and the texts that can stand for it."""
-    names = (name, *(text for text, target in texts.items() if target == name))
+    names = (name, *(text for text, target in text_names(kind) if target == name))
     return f"Object missing required field {' or '.join(f'`{each}`' for each in names)}"
 
 
@@ -71,7 +82,7 @@ _PARTS = {"phases": Phase, "ends": PhaseEnd, "states": AutomatonState, "edges": 
 
 def known_fields(struct: type[msgspec.Struct]) -> set[str]:
     """List the fields of a kind, or of an object within one, on the wire."""
-    known = {*getattr(struct, "TEXTS", ()), *struct.__struct_fields__}
+    known = {*(name for name, _ in text_names(struct)), *struct.__struct_fields__}
     return known | {"kind"} if issubclass(struct, LogitsProcessorSpec) else known
 
 
@@ -80,7 +91,7 @@ def _with_field(error: SpecError, content: Any) -> SpecError:
     kind, within = _kind_at(error.location, content)
     found, hint = _FIELD.fullmatch(error.message), ""
     if kind and not within and found and found[1] == "missing required":
-        return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
+        return SpecError(missing_field(found[2], kind), *error.location)
     struct = _PARTS.get(str(within[-2])) if within[1:] else None if within else kind
     if struct and found and found[2] not in (known := known_fields(struct)):
         hint = instead_of(found[2], known)
@@ -119,6 +130,12 @@ class StandIn:
     def encode(self, text: str, /, *, add_special_tokens: bool) -> list[int]:
         return [self._ids.setdefault(text, MAX_INT - 1 - len(self._ids))] if text else []
 
+    def thinking_tags(self, family: ThinkingFamily | None) -> ThinkingTags:
+        """Make tags that no model has."""
+        family = ThinkingFamily("unknown", "", ("the start tag",), ("the end tag",))
+        start, end = (token_ids_of(text, self) for (text,) in (family.start, family.end))
+        return ThinkingTags(family, [start], [end])
+
 
 class TextResolver:
     """Turns the texts of one payload into token ids.
@@ -128,13 +145,17 @@ class TextResolver:
 
     Args:
         tokenizer: the model's tokenizer; without one, a payload with texts is refused.
+        family: the model's thinking tags, if they are stated.
 
     Attributes:
         has_texts: whether there were any texts so far.
+        tags: the thinking tags of the model, if a spec has asked for them.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, family: ThinkingFamily | None = None) -> None:
         self._tokenizer = tokenizer
+        self._family = family
+        self.tags: ThinkingTags | None = None
         self._fields: dict[Path, Path] = {}
         self._size = 0
 
@@ -165,11 +186,16 @@ class TextResolver:
     def _path(self, path: Path) -> Path:
         for ids, text in self._fields.items():
             if path[: len(ids)] == ids:  # an index is that of a text, or of a token of one text
-                return text + path[len(ids) :][: not str(text[-1]).endswith("text")]
+                rest, last = path[len(ids) :], text[-1]
+                if isinstance(last, str):
+                    rest = rest[: last.endswith(("texts", "tokens"))]
+                return text + rest
         return path
 
     def _spec(self, entry: dict[str, Any], path: Path) -> None:
         kind, known = entry.get("kind"), _kind_of(entry)
+        if known is not None and known.TAGS and "tags" in entry:
+            self._replace_tags(entry, known, path)
         has_texts = known is not None and self._replace(entry, known.TEXTS, path)
         if has_texts and kind in _ENDED and "eos_token_id" not in entry:
             entry["eos_token_id"] = self._eos(path)
@@ -177,18 +203,75 @@ class TextResolver:
             entry["phases"] = _each(entry["phases"], (*path, "phases"), self._phase)
 
     def _phase(self, phase: dict[str, Any], path: Path) -> None:
-        for name, resolve in (("specs", self._spec), ("ends", self._end)):
-            if name in phase:
-                phase[name] = _each(phase[name], (*path, name), resolve)
+        if "specs" in phase:
+            phase["specs"] = _each(phase["specs"], (*path, "specs"), self._spec)
+        if "ends" in phase:
+            phase["ends"] = self._ends(phase["ends"], (*path, "ends"))
 
-    def _end(self, end: dict[str, Any], path: Path) -> None:
-        self._replace(end, PhaseEnd.TEXTS, path)
+    def _ends(self, ends: Any, path: Path) -> Any:
+        """Resolve the ends of a phase: the model's end tags are as many ends."""
+        if not isinstance(ends, list | tuple):
+            return ends
+        made: list[Any] = []
+        for i, end in enumerate(cast("list[Any]", ends)):
+            where: Path = (*path, i)
+            alike: list[Any] = [end]
+            if isinstance(end, Mapping):
+                own = dict(cast("Mapping[str, Any]", end))
+                tags = self._tags_of(own, PhaseEnd, PhaseEnd.TAGS, where) if "tags" in own else None
+                alike = [{**own, **tag} for tag in tags.end_tags] if tags else [own]
+                where = (*where, "tags") if tags else where
+            for each in alike:
+                if isinstance(end, Mapping):
+                    self._replace(each, PhaseEnd.TEXTS, (*path, len(made)), where)
+                self._fields[*path, len(made)] = where
+                made.append(each)
+        return made
 
-    def _replace(self, entry: dict[str, Any], texts: Mapping[str, str], path: Path) -> bool:
-        """Replace the texts of one object; return whether it has any."""
+    def _replace_tags(
+        self, entry: dict[str, Any], kind: type[LogitsProcessorSpec], path: Path
+    ) -> None:
+        """Replace ``tags`` of a spec by the model's own; ``no_loop`` closes the block with them."""
+        tags = self._tags_of(entry, kind, _TAGS, path)
+        values = tags.start[0], tags.end[0], tags.start[1:], tags.end[1:]
+        made: dict[str, Any] = dict(zip(_TAGS, values, strict=True))
+        if "then_token_ids" not in entry and "then_text" not in entry:
+            closing = tags.end[0] if entry["kind"] == "no_loop" else ()
+            made["then_token_ids"] = closing + tags.then
+        self._fields |= {(*path, name): (*path, "tags") for name in made}
+        entry |= made
+
+    def _tags_of(
+        self, entry: dict[str, Any], struct: Any, targets: Sequence[str], path: Path
+    ) -> ThinkingTags:
+        """Take ``tags`` out of an object, where it stands for ``targets``; return the model's."""
+        path = *path, "tags"
+        if (value := entry.pop("tags")) != "model":
+            raise SpecError(f'Expected "model", got {reprlib.repr(value)}', *path)
+        for name, target in (*zip(targets, targets, strict=True), *struct.TEXTS.items()):
+            if target in targets and name in entry:
+                raise SpecError(f"Expected {name} or tags, got both", *path)
+        self._size += _BYTES_OF_TEXT
+        if self._tokenizer is None:
+            raise SpecError(_NO_TOKENIZER, *path)
+        tokenizer: Any = self._tokenizer
+        find = getattr(tokenizer, "thinking_tags", partial(find_tags, tokenizer))
+        try:
+            tags: ThinkingTags = find(self._family)
+        except SpecError as error:
+            raise SpecError(_NO_TAGS, *path) from error
+        except Exception as error:  # of any tokenizer
+            raise SpecError(f"The tokenizer fails: {text_of(error)}", *path) from error
+        self.tags = tags
+        return tags
+
+    def _replace(
+        self, entry: dict[str, Any], texts: Mapping[str, str], path: Path, sent: Path = ()
+    ) -> bool:
+        """Replace the texts of one object, sent at ``sent``; return whether it has any."""
         found = [name for name in texts if name in entry]
         for name in found:
-            where, target = (*path, name), texts[name]
+            where, target = (*(sent or path), name), texts[name]
             if target in entry:
                 raise SpecError(f"Expected {target} or {name}, got both", *where)
             value = entry.pop(name)
@@ -214,8 +297,7 @@ class TextResolver:
             what = f"Expected at most {MAX_CLIENT_TEXT_BYTES} bytes of texts in place of token ids"
             raise SpecError(f"{what}, with {_BYTES_OF_TEXT} more for each, got more", *path)
         if self._tokenizer is None:
-            what = "A text needs the model's tokenizer, which is not here: send token ids"
-            raise SpecError(what, *path)
+            raise SpecError(_NO_TOKENIZER, *path)
         try:
             return [*token_ids_of(text, self._tokenizer)]
         except SpecError as error:
@@ -238,6 +320,16 @@ class TextResolver:
         return token_ids[0]
 
 
+_NO_TOKENIZER = "A text needs the model's tokenizer, which is not here: send token ids"
+
+_NO_TAGS = (
+    "The model's thinking tags are not known: send them, as `start_text` and `end_text` for "
+    "example, or have the operator state them as `tags` in the server's configuration"
+)
+
+_TAGS = "start_token_ids", "end_token_ids", "other_start_token_ids", "other_end_token_ids"
+"""The fields of a spec for which ``tags`` stands, beside ``then_token_ids`` if that is left out."""
+
 _ENDED = "forced_sequence", "forced_end", "choice"
 """The kinds whose texts the tokenizer's EOS follows, if ``eos_token_id`` is left out."""
 
@@ -257,22 +349,27 @@ def _each(items: Any, path: Path, resolve: Callable[[dict[str, Any], Path], None
 
 def add_text_fields(definitions: dict[str, Any]) -> None:
     """Add the text fields to the definitions of a JSON Schema."""
-    for struct in (*WIRE_KINDS, PhaseEnd):
+    structs: tuple[Any, ...] = *WIRE_KINDS, PhaseEnd
+    for struct in structs:
         if struct.TEXTS:
-            _add_to(definitions[struct.__name__], struct.TEXTS)
+            _add_to(definitions[struct.__name__], [*text_names(struct)])
 
 
-def _add_to(schema: dict[str, Any], texts: Mapping[str, str]) -> None:
+def _add_to(schema: dict[str, Any], texts: Sequence[tuple[str, str]]) -> None:
     required: list[str] = schema["required"]
     either: list[Any] = []
-    for name, target in texts.items():
+    names: dict[str, list[str]] = {}
+    for name, target in texts:
         one = {"type": "string", "minLength": 1}
         many = {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_CLIENT_TEXT_BYTES}
-        schema["properties"][name] = one if name.endswith("text") else many
-        alternatives = [{"required": [target]}, {"required": [name]}]
+        value = one if name.endswith("text") else many
+        schema["properties"][name] = {"const": "model"} if name == "tags" else value
+        names.setdefault(target, [target]).append(name)
+    for target, each in names.items():
         if target in required:
             required.remove(target)
-            either.append({"oneOf": alternatives})
+            either.append({"oneOf": [{"required": [name]} for name in each]})
         else:
-            either.append({"not": {"allOf": alternatives}})
+            pairs = ([{"required": [name]} for name in pair] for pair in combinations(each, 2))
+            either += ({"not": {"allOf": pair}} for pair in pairs)
     schema["allOf"] = either

@@ -1,6 +1,7 @@
 """The thinking tags of open models, by text, and the family that a tokenizer belongs to."""
 
 import re
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
@@ -98,10 +99,10 @@ THINKING_FAMILIES: tuple[ThinkingFamily, ...] = (
         _END,
     ),
     _tags("hy", "Hy v3, v4", "<think{suffix}>", "</think{suffix}>"),
-    # From here on, the tags are plain text. Nothing in a vocabulary tells these families apart.
+    # From here on, the tags are plain text: only a chat template tells these families apart.
+    ThinkingFamily("hunyuan-a13b", "Hunyuan A13B", (_THINK,), (_END,), "\n<answer>\n"),
     ThinkingFamily("olmo-3", "Olmo 3, Mistral with a v11 tokenizer", (_THINK,), (_END,)),
     ThinkingFamily("kimi-vl-text", "Kimi-VL with tags of text", ("◁think▷",), ("◁/think▷",)),
-    ThinkingFamily("hunyuan-a13b", "Hunyuan A13B", (_THINK,), (_END,), "\n<answer>\n"),
     ThinkingFamily(
         "granite-3",
         "Granite 3.x",
@@ -109,25 +110,73 @@ THINKING_FAMILIES: tuple[ThinkingFamily, ...] = (
         ("Here is my response:", "Here's my response:"),
     ),
 )
-"""All families. The first whose tokens are in a tokenizer's vocabulary is the tokenizer's."""
+"""All families. The first whose tokens are in a tokenizer's vocabulary is the tokenizer's; without
+such tokens, the first whose texts are in its chat template."""
 
 _BEFORE, _AFTER = ("", " ", "\n", ".", ")"), ("", "\n", "\n\n", " ")
 """What a text stands between while the tokens that it may merge into are looked for."""
 
 
-def thinking_family(tokenizer: VocabularyTokenizer, name: str | None = None) -> ThinkingFamily:
+class ThinkingTags(NamedTuple):
+    """The thinking tags of a model, in its tokens.
+
+    Attributes:
+        family: the tags as text.
+        start: the tags that begin a block.
+        end: the tags that end a block. The first of them is forced.
+        then: what is forced after a forced end.
+    """
+
+    family: ThinkingFamily
+    start: Sequence[tuple[int, ...]]
+    end: Sequence[tuple[int, ...]]
+    then: tuple[int, ...] = ()
+
+    @property
+    def end_tags(self) -> Sequence[Mapping[str, Any]]:
+        """The end tags as ends of a phase: by token ids, or by text if it has several spellings."""
+        if len(self.end) == len(self.family.end):
+            return [{"token_ids": each} for each in self.end]
+        return [{"text": each} for each in self.family.end]
+
+
+def find_tags(
+    tokenizer: VocabularyTokenizer, family: ThinkingFamily | None = None, template: Any = None
+) -> ThinkingTags:
+    """Find the thinking tags of a tokenizer's model.
+
+    Args:
+        tokenizer: the model's tokenizer, any Hugging Face tokenizer.
+        family: the tags, if an operator states them.
+        template: the model's chat template, by default the tokenizer's.
+
+    Raises:
+        SpecError: as ``thinking_family`` and ``thinking_tags`` do.
+    """
+    if family is None or family in THINKING_FAMILIES:
+        family = thinking_family(tokenizer, family and family.name, template)
+    then = token_ids_of(family.then, tokenizer) if family.then else ()
+    return ThinkingTags(family, *thinking_tags(family, tokenizer), then)
+
+
+def thinking_family(
+    tokenizer: VocabularyTokenizer, name: str | None = None, template: Any = None
+) -> ThinkingFamily:
     """Find the family of a tokenizer.
 
     Args:
         tokenizer: the model's tokenizer, any Hugging Face tokenizer.
-        name: the name of the family. Families whose tags are plain text are found by name only.
+        name: the name of the family. Without it, families whose tags are plain text are found by
+            the chat template only.
+        template: the model's chat template, or several by name; by default the tokenizer's.
 
     Raises:
         SpecError: if there is no such family, or its tokens are not in the vocabulary.
     """
     vocabulary = _vocabulary_of(tokenizer)
+    template = str(template or getattr(tokenizer, "chat_template", None) or "")
     for family in THINKING_FAMILIES:
-        if name not in (None, family.name) or not (name or family.tokens):
+        if name != family.name and (name or not (family.tokens or _is_in(template, family))):
             continue
         family = _with_suffix(family, vocabulary)
         missing = [token for token in family.tokens if token not in vocabulary]
@@ -175,6 +224,12 @@ def newline_token_ids(tokenizer: VocabularyTokenizer) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _is_in(template: str, family: ThinkingFamily) -> bool:
+    """Whether a chat template has a family's tags. Some have the start or the end alone."""
+    tags = (family.start[0], family.end[0])
+    return any(tag in template for tag in tags) and family.then.strip() in template
+
+
 def _vocabulary_of(tokenizer: VocabularyTokenizer) -> dict[str, int]:
     if not hasattr(tokenizer, "get_vocab"):
         raise SpecError(f"Expected a tokenizer with a vocabulary, got {type(tokenizer).__name__}")
@@ -202,8 +257,11 @@ def _spellings(
         vocabulary = tokenizer.get_vocab()
         return [_special(text, family, vocabulary, tokenizer) for text in texts]
     found = dict.fromkeys(token_ids_of(text, tokenizer) for text in texts)
+    alone = {*found}
     for before, after, text in product(_BEFORE, _AFTER, texts):
         tokens = token_ids_of(before + text + after, tokenizer)
+        if any(tokens[i : i + len(tag)] == tag for tag in alone for i in range(len(tokens))):
+            continue
         while text in tokenizer.decode(tokens[1:]):
             tokens = tokens[1:]
         while text in tokenizer.decode(tokens[:-1]):

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from ...spec import json_schema
+from ...spec import THINKING_FAMILIES, json_schema
 from ...spec.schema import SPEC, strict
 from ..detection.schemes import Scheme
 
@@ -32,6 +32,9 @@ def configuration_schema() -> dict[str, Any]:
         unless={"type": "array", "items": {"enum": ["grammar", "json"]}},
         bounds=_object(temperature=bound, top_k=count, top_p=bound, min_p=bound),
     )
+    text: dict[str, Any] = {"type": "string", "minLength": 1}
+    tag = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
+    stated = {**_object(start=tag, end=tag, then={"type": "string"}), "required": ["start", "end"]}
     fields = _object(
         default=specs,
         own={"enum": ["replace", "add", "refuse"]},
@@ -42,6 +45,7 @@ def configuration_schema() -> dict[str, Any]:
         profiles=profiles,
         require=_object(watermark={**required, "required": ["profile"]}),
         reload={"type": "boolean"},
+        tags={"anyOf": [{"enum": [each.name for each in THINKING_FAMILIES]}, stated]},
     )
     names = {"$schema": wire["$schema"], "$id": "urn:logitport:configuration:1"}
     return {**names, **fields, "$defs": definitions}

@@ -26,7 +26,7 @@ from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ...spec.suggestions import instead_of
-from ...spec.texts import is_about_a_text, known_fields, missing_field
+from ...spec.texts import is_about_a_text, known_fields, missing_field, text_names
 from ..environment import CONFIGURATION_VARIABLE
 from ..files import MAX_FILE_BYTES, decode_text, read_file
 from ..policy import Policy, policy_of
@@ -217,13 +217,13 @@ def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
 
 def _names(entry: Mapping[str, Any], kind: type[LogitsProcessorSpec]) -> Iterator[SpecError]:
     """Yield an error for each field that is unknown, and for each that is missing."""
-    known, texts = known_fields(kind), kind.TEXTS
+    known, texts = known_fields(kind), [*text_names(kind)]
     for name in entry.keys() - known:
         yield SpecError(f"There is no field {name!r}; {instead_of(name, known)}", name)
-    there = {*entry, *(texts[name] for name in entry.keys() & texts.keys())}
+    there = {*entry, *(target for name, target in texts if name in entry)}
     for field in msgspec.structs.fields(kind):
         if field.required and field.encode_name not in there:
-            yield SpecError(missing_field(field.encode_name, texts))
+            yield SpecError(missing_field(field.encode_name, kind))
 
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:

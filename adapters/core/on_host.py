@@ -1,6 +1,6 @@
 """Realization on a device, but for requests with grammars: the host has their matchers."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class SplitRealizer(DeviceRealizer):
 
     def __init__(self, vocab_size: int, *more: Any, **named: Any) -> None:
         super().__init__(vocab_size, *more, **named)
-        self._on_host = OnHost(vocab_size, self._fail_on_host)
+        self._on_host = OnHost(vocab_size)
 
     def _start(
         self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
@@ -53,11 +53,8 @@ class SplitRealizer(DeviceRealizer):
 
     def _step(self, step: Step) -> None:
         super()._step(step)
-        if self._on_host:
-            self._on_host.apply(*step[:3])
-
-    def _fail_on_host(self, slot: int, error: Exception) -> None:
-        self.fail(slot, error, self._requests[slot].stop_token_id)
+        for slot, error in self._on_host.apply(*step[:3]) if self._on_host else ():
+            self.fail(slot, error, self._requests[slot].stop_token_id)
 
 
 class OnHost:
@@ -68,15 +65,16 @@ class OnHost:
 
     Args:
         vocab_size: the number of tokens.
-        fail: is called with the slot of a request that has failed, and the error.
     """
 
-    def __init__(self, vocab_size: int, fail: Callable[[int, Exception], None]) -> None:
-        self._realizer = Realizer(vocab_size, report=self._report)
-        self._fail = fail
+    def __init__(self, vocab_size: int) -> None:
+        failed = list[tuple[int, Exception]]()  # no method: a cycle would keep the device's memory
+        self._realizer = Realizer(
+            vocab_size, report=lambda row, error, ends: failed.append((row, error))
+        )
+        self._failed = failed
         self._programs: dict[int, _Hosted] = {}
         self._rows: dict[Key, _Row] = {}
-        self._failed: list[tuple[int, Exception]] = []
 
     def __bool__(self) -> bool:
         return bool(self._programs)
@@ -91,8 +89,10 @@ class OnHost:
         if self._programs.pop(slot, None) is not None:
             self._keep({key for key in self._rows if key[0] != slot})
 
-    def apply(self, logits: torch.Tensor, history: History, rows: LogitsLayout) -> None:
-        """Edit the rows of the requests that are here."""
+    def apply(
+        self, logits: torch.Tensor, history: History, rows: LogitsLayout
+    ) -> list[tuple[int, Exception]]:
+        """Edit the rows of the requests that are here; return the slots that have failed."""
         found = self._find(history, rows)
         self._keep(found.keys())
         self._realizer.rearrange({each.row: found[key][0] for key, each in self._rows.items()})
@@ -110,9 +110,7 @@ class OnHost:
             output_ids[:] = now
         if self._rows:
             self._realizer.apply(logits)
-        failed, self._failed = self._failed, []
-        for slot, error in failed:
-            self._fail(slot, error)
+        return self._take_failed()
 
     def _find(
         self, history: History, rows: LogitsLayout
@@ -136,11 +134,13 @@ class OnHost:
         for key in self._rows.keys() - set(keys):
             self._realizer.remove(self._rows.pop(key).row)
 
-    def _report(self, row: int, error: Exception, ends: bool) -> None:
-        """End a request whose row has failed; a draft that cannot come is of no importance."""
-        slot, drafted = next(key for key, each in self._rows.items() if each.row == row)
-        if drafted:
-            self._realizer.remove(row)
-            del self._rows[slot, drafted]
-        else:  # the row ends in this step, and the request from the next one on
-            self._failed.append((slot, error))
+    def _take_failed(self) -> list[tuple[int, Exception]]:
+        """Return the slots of requests that have failed: their rows end in this step.
+
+        A draft that cannot come is of no importance: nothing reads the row after it.
+        """
+        key_of = {each.row: key for key, each in self._rows.items()}
+        failed = [(key_of[row], error) for row, error in self._failed]
+        self._failed.clear()
+        self._keep(self._rows.keys() - {key for key, _ in failed if key[1]})
+        return [(slot, error) for (slot, drafted), error in failed if not drafted]

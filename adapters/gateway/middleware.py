@@ -295,8 +295,9 @@ class SpecMiddleware:
         mark = policy.mark(acting.specs)
         default, presets = policy.join(decode(payload, StandIn()).specs)
         kinds = tuple(dict.fromkeys(spec.kind for spec in (*policy.guard, *acting.specs)))
-        losing = self.may_lose(scope, payload)
-        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued, mark, own)
+        losing, tags = self.may_lose(scope, payload), self.backend(scope).tags_in(payload)
+        count = acting.continued
+        return Receipt(kinds, digest, stage, default, presets, losing, count, mark, own, tags)
 
     def _receipt_of_server(self, scope: Scope, seen: dict[Any, Any]) -> Receipt | None:
         """Return the receipt of a request without specs, if any of the server act on it."""

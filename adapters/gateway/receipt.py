@@ -1,6 +1,7 @@
 """Receipts: what acted on a request, in the answer's headers and in its first JSON object."""
 
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -45,6 +46,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
         continued: the number of the prompt's last tokens that count as output.
         mark: the name of the profile with which the text is marked.
         policy: the digest of the server's policy, if it has one.
+        tags: the model's thinking tags, if a spec asks for them with ``"tags": "model"``.
     """
 
     kinds: tuple[str, ...]
@@ -56,6 +58,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     continued: int = 0
     mark: str = ""
     policy: str = ""
+    tags: tuple[str, ...] = ()
 
     def is_for(self, payload: str) -> bool:
         """Whether it is for a payload; older servers have the digest of its text as sent."""
@@ -229,7 +232,10 @@ class Stamp:
 
     def _text(self) -> bytes | None:
         receipt = self._find()
-        return None if receipt is None else msgspec.json.encode(receipt)  # all names are ASCII
+        if receipt is None:
+            return None
+        fields = msgspec.to_builtins(receipt)  # in ASCII, as headers are
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     def _started(self, message: Message) -> Message:
         """Add the header to a start, and find out where the body may have the field."""

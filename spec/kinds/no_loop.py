@@ -43,7 +43,9 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
 
     With tags, the spec acts only within a thinking block: after a start tag, and before an end tag,
     in prompt and output. A spec that forces the end tag there closes a block that loops, and the
-    answer comes. ``within_thinking`` makes it from a ``thinking_budget``.
+    answer comes. ``within_thinking`` makes it from a ``thinking_budget``; so does
+    ``"tags": "model"`` on the wire, with the tags of the server's model, if ``then_token_ids`` are
+    left out.
 
     For example, with a newline 3::
 
@@ -85,6 +87,7 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
         other_start_texts="other_start_token_ids",
         other_end_texts="other_end_token_ids",
     )
+    TAGS = "start_token_ids", "end_token_ids"
 
     times: _Times
     max_period: _Period = min(128, MAX_PERIOD)

@@ -55,7 +55,8 @@ class PhaseEnd(
             for its end, as in ``Phase((), (PhaseEnd(text="."), PhaseEnd(n=24)))``.
         token_ids: the phase ends when the output of the phase ends with these 1 to
             ``MAX_PATTERN`` token ids. After the model's EOS there is no further token, unless the
-            request has ``ignore_eos``.
+            request has ``ignore_eos``. On the wire, ``"tags": "model"`` stands for the end tags of
+            the server's model.
         text: the phase ends when its output, as text, contains these up to ``MAX_PATTERN`` bytes in
             UTF-8, whatever tokens they are made of. A token that completes the text and goes on
             beyond it ends the phase all the same, after this token. A special token has no text,
@@ -70,6 +71,7 @@ class PhaseEnd(
     """
 
     TEXTS = text_fields(tag_text="token_ids")
+    TAGS = ("token_ids",)
 
     n: PositiveCount | None = None
     token_ids: MaybeTokenIds = ()

@@ -60,6 +60,9 @@ class ThinkingBudgetSpec(
     prompt leaves a block open, its tokens count, too; but of more than ``min_tokens`` of them, only
     so many count towards the budget.
 
+    On the wire, ``"tags": "model"`` stands for the start tags, the end tags and ``then_token_ids``
+    of the server's model.
+
     The kind is like vLLM's ``thinking_token_budget`` and SGLang's ``ThinkingBudgetLogitProcessor``.
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
 
@@ -103,6 +106,7 @@ class ThinkingBudgetSpec(
         then_text="then_token_ids",
         stop_tokens="stop_token_ids",
     )
+    TAGS = "start_token_ids", "end_token_ids"
 
     budget: Count
     start_token_ids: TokenIds

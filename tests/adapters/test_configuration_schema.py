@@ -11,11 +11,12 @@ from logitport.hooks import configuration
 from logitport.hooks.constructors import CONSTRUCTORS
 from typer.testing import CliRunner
 
+from tests.hooks.test_hello_world import Characters
 from tests.support.paths import ROOT
-from tests.support.small_tokenizer import GREEDY
 
 SCHEMA = json.loads(CliRunner().invoke(app, ["schema", "--config"]).stdout)
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+TAGGED = {"kind": "thinking_budget", "budget": 3, "tags": "model"}
 BANNED = {"kind": "banned_text", "texts": ["cat"]}
 WORDS = {"kind": "banned_sequences", "from_words": {"words": ["cat"]}}
 PROFILE = {"scheme": "vllm-gumbel", "key": {"env": "NEWS_KEY"}}
@@ -40,6 +41,11 @@ PROFILE = {"scheme": "vllm-gumbel", "key": {"env": "NEWS_KEY"}}
         ({"effort": {"low": -1}}, "$.effort.low"),
         ({"profiles": {"news": {**PROFILE, "scheme": "vllm"}}}, "$.profiles.news.scheme"),
         ({"require": {"watermark": {}}}, "$.require.watermark"),
+        ({"tags": "olmo-3", "default": [TAGGED]}, None),
+        ({"tags": {"start": ["<think>", " "], "end": "</think>", "then": "5"}}, None),
+        ({"tags": "thinks"}, "$.tags"),
+        ({"tags": {"start": "5"}}, "$.tags"),
+        ({"tags": {"start": "5", "end": []}}, "$.tags"),
     ],
 )
 def test_both_find_the_same(content: Any, path: str | None, monkeypatch: pytest.MonkeyPatch):
@@ -47,10 +53,10 @@ def test_both_find_the_same(content: Any, path: str | None, monkeypatch: pytest.
     found = [error.json_path for error in VALIDATOR.iter_errors(content)]
     assert found[:1] == ([] if path is None else [path])
     if path is None:
-        configuration.policy(lambda: GREEDY, settings=content)
+        configuration.policy(lambda: Characters(), settings=content)
     else:
         with pytest.raises(configuration.ConfigurationError):
-            configuration.policy(lambda: GREEDY, settings=content)
+            configuration.policy(lambda: Characters(), settings=content)
 
 
 def test_all_fields_and_constructors():
@@ -62,4 +68,4 @@ def test_all_fields_and_constructors():
 def test_examples(name: str):
     content, _ = read_content(str(ROOT / "examples" / name))
     VALIDATOR.validate(content)
-    assert configuration.policy(lambda: GREEDY, settings=content)
+    assert configuration.policy(lambda: Characters(), settings=content)

@@ -34,6 +34,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from tests.support.families import FAMILIES, tokenizer_of
 from tests.support.pages import text
 
 CHAT = "/v1/chat/completions"
@@ -81,16 +82,19 @@ async def streamed(request: Request) -> Response:
 class Middleware(SpecMiddleware):
     """With the policy of an engine."""
 
-    behind = BACKEND
+    behind, size = BACKEND, 100
 
     def backend(self, scope: Any) -> Backend:
         return self.behind
 
     def check_payload(self, scope: Any, fields: Any, owner: Any, payload: Any) -> Any:
-        return admit(self.behind, payload, 100)[0]
+        return admit(self.behind, payload, self.size)[0]
 
     def may_lose(self, scope: Any, payload: str) -> tuple[str, ...]:
-        return admit(self.behind, payload, 100)[1].may_lose
+        return admit(self.behind, payload, self.size)[1].may_lose
+
+
+whole_app = Starlette(routes=[Route("/{path:path}", whole, methods=["POST"])])
 
 
 def ask(
@@ -116,6 +120,25 @@ def test_whole(carrier: Any):
     assert int(reply.headers["content-length"]) == len(reply.content)
     for each in (reply, reply.json(), ChatCompletion.model_construct(**reply.json())):
         assert receipt(each, SPEC) == Receipt(("forced_sequence",), EXPECTED["digest"], "agg")
+
+
+@pytest.mark.parametrize("family", ["think", "kimi-vl"])
+@pytest.mark.parametrize("carrier", ["field", "schema"])
+def test_of_the_models_tags(carrier: Any, family: str, monkeypatch: pytest.MonkeyPatch):
+    """The server says which tags it has found; a text beyond ASCII passes a header, too."""
+    tokenizer, sent = tokenizer_of(family), {"kind": "thinking_budget", "budget": 3}
+    monkeypatch.setattr(Middleware, "behind", BACKEND.for_tokenizer(tokenizer, 400))
+    monkeypatch.setattr(Middleware, "size", 400)
+    app = Middleware(whole_app, "vllm", is_server=True)
+    for tags, expected in (
+        ({"tags": "model"}, (*FAMILIES[family].start, *FAMILIES[family].end)),
+        ({"start_text": "a", "end_text": "tags"}, ()),
+    ):
+        specs = {**sent, **tags}
+        body = extra_body("vllm", specs, carrier=carrier)
+        reply = TestClient(app).post(CHAT, json=body)
+        for each in (reply, reply.json()):
+            assert receipt(each, specs).tags == expected
 
 
 @pytest.mark.parametrize("carrier", ["field", "schema"])

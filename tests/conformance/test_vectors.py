@@ -12,6 +12,7 @@ from logitport.adapters.gateway.receipt import digest_of
 from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
+from logitport.spec.thinking_families import ThinkingFamily, ThinkingTags
 
 from tests.support.requests import assert_row, random_logits
 from tests.tools import vectors
@@ -129,6 +130,12 @@ class Tokens:
 
     def __init__(self, vector: Any) -> None:
         self.tokens, self.eos_token_id = vector["tokens"], vector["eos_token_id"]
+        self.tags = vector.get("tags")
+
+    def thinking_tags(self, stated: ThinkingFamily | None) -> ThinkingTags:
+        start, end, then = (self.tags[name] for name in ("start", "end", "then"))
+        family = ThinkingFamily("", "", ("",) * len(start), ("",) * len(end))
+        return ThinkingTags(family, [*map(tuple, start)], [*map(tuple, end)], tuple(then))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self.tokens[text]

@@ -36,6 +36,43 @@ def made(content: Any) -> Policy:
     return found
 
 
+TAGGED = {"kind": "thinking_budget", "budget": 3, "tags": "model"}
+
+
+@pytest.mark.parametrize(
+    ("tags", "texts"),
+    [
+        ("hunyuan-a13b", ("<think>", "</think>", "\n<answer>\n")),
+        ({"start": "[", "end": "]"}, ("[", "]", "")),
+        ({"end": ["]", "}"], "start": "[", "then": "So"}, ("[", "]", "So")),
+    ],
+)
+def test_tags_that_a_file_states(tags: Any, texts: tuple[str, ...]):
+    """Wherever they stand in the file, its own specs have them, and its requests."""
+    policy = made({"default": [TAGGED], "presets": {"a": [TAGGED]}, "tags": tags})
+    for (spec,) in (policy.default, policy.presets["a"]):
+        assert isinstance(spec, s.ThinkingBudgetSpec)
+        found = spec.start_token_ids, spec.end_token_ids, spec.then_token_ids
+        assert found == tuple(map(ids, texts))
+    assert policy.describe()["tags"]["start"] == texts[:1]
+    assert policy.digest != made({"default": [TAGGED], "tags": {"start": "(", "end": ")"}}).digest
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"tags": "olmo"}, r"\$.tags: There is no family 'olmo'; did you mean olmo-3\?"),
+        ({"tags": "magistral"}, r"\$.tags: The tokenizer has no token '\[THINK\]'"),
+        ({"tags": {"start": "a"}}, r"\$.tags: Object missing required field `end`"),
+        ({"tags": 5}, r"\$.tags: Expected `object`, got `int`"),
+        ({"default": [TAGGED]}, r"\$.default\[0\].tags: The model's thinking tags are not known"),
+    ],
+)
+def test_tags_that_a_file_cannot_state(content: Any, problem: str):
+    with pytest.raises(ConfigurationError, match=problem):
+        made(content)
+
+
 YAML = """
 # The bot of the help desk.
 default:

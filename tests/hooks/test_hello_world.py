@@ -21,6 +21,12 @@ class Characters:
         assert not add_special_tokens
         return [ord(character) for character in text]
 
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(each): each for each in range(128)}
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(map(chr, token_ids))
+
 
 def unwanted() -> Any:
     raise AssertionError("the tokenizer was loaded for nothing")

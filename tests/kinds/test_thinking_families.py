@@ -60,7 +60,7 @@ def test_family_of_a_tokenizer(name: str):
     else:
         with pytest.raises(
             SpecError,
-            match=r"no known thinking tags\..* name the model's `family`, one of olmo-3",
+            match=r"no known thinking tags\..* name the model's `family`, one of hunyuan",
         ):
             s.thinking_family(tokenizer)
     assert s.thinking_family(tokenizer, name) == filled(family)

@@ -68,7 +68,7 @@ def phases(first: Any) -> Any:
         (
             phases({"ends": [{"tag": "a"}]}),
             "$.specs[0].phases[0].ends[0]",
-            "`tag`; there are complete, n, ",
+            "`tag`; did you mean tags?",
         ),
         (
             {"kind": "automaton", "states": [{"edges": [{"sets": 1}]}]},

@@ -1,5 +1,7 @@
 """A tokenizer for the tests that has twelve tokens."""
 
+from collections.abc import Sequence
+
 
 class Greedy:
     """A tokenizer that takes the longest token it knows."""
@@ -15,6 +17,12 @@ class Greedy:
             ids.append(self.tokens.index(token))
             text = text[len(token) :]
         return ids
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(self.tokens[i] for i in token_ids)
 
 
 class NoEos(Greedy):

@@ -36,13 +36,14 @@ from logitport.adapters.reference.kinds.base import (
 from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, Stage, decode, encode
 from logitport.spec.base import kind_of
 from logitport.spec.kinds.banned_scripts import ScriptsSpec
+from logitport.spec.thinking_families import ThinkingTags, find_tags
 
 from tests.conformance.test_reference import COMBINED, ROW
 from tests.core.test_contradictions import CONFLICTS
 from tests.core.test_follow import BY_HAND, LOSING, NEAR
 from tests.spec.test_payload import FORCED
 from tests.support.paths import GOLDEN
-from tests.support.small_tokenizer import Greedy
+from tests.support.small_tokenizer import GREEDY, Greedy
 from tests.support.transcripts import inputs
 
 Specs = Sequence[LogitsProcessorSpec]
@@ -329,7 +330,12 @@ def _with_tokens(payload: Neutral, tokenizer: "_Asked") -> Neutral:
         "payload": payload,
         "tokens": {**tokenizer.asked},
         "eos_token_id": tokenizer.eos_token_id,
+        **({"tags": MODEL_TAGS} if '"tags": "model"' in json.dumps(payload) else {}),
     }
+
+
+MODEL_TAGS = {"start": [[8]], "end": [[9]], "then": []}
+"""The thinking tags of the small tokenizer's model."""
 
 
 class _Asked(Greedy):
@@ -341,6 +347,9 @@ class _Asked(Greedy):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         token_ids = super().encode(text, add_special_tokens=add_special_tokens)
         return self.asked.setdefault(text, token_ids)
+
+    def thinking_tags(self, family: s.ThinkingFamily | None) -> ThinkingTags:
+        return find_tags(GREEDY, family)
 
 
 def read_edit(neutral: Neutral) -> Force | Allow | Add | Move:

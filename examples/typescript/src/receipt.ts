@@ -15,6 +15,7 @@ export interface Receipt {
   continued?: number;
   mark?: string;
   policy?: string;
+  tags?: readonly string[];
 }
 
 /** The specs of a request did not act, or nothing in the answer says that they did. */

@@ -120,11 +120,13 @@ export type ThinkingBudgetSpec = {
   grace?: number;
   newline_token_ids?: ReadonlyArray<number>;
 } & (
-  { start_token_ids: ReadonlyArray<number>; start_text?: never } |
-  { start_text: string; start_token_ids?: never }
+  { start_token_ids: ReadonlyArray<number>; start_text?: never; tags?: never } |
+  { start_text: string; start_token_ids?: never; tags?: never } |
+  { tags: "model"; start_token_ids?: never; start_text?: never }
 ) & (
-  { end_token_ids: ReadonlyArray<number>; end_text?: never } |
-  { end_text: string; end_token_ids?: never }
+  { end_token_ids: ReadonlyArray<number>; end_text?: never; tags?: never } |
+  { end_text: string; end_token_ids?: never; tags?: never } |
+  { tags: "model"; end_token_ids?: never; end_text?: never }
 ) & (
   { message_token_ids?: ReadonlyArray<number>; message_text?: never } |
   { message_text?: string; message_token_ids?: never }
@@ -241,8 +243,20 @@ export type NoLoopSpec = {
   { start_token_ids?: ReadonlyArray<number>; start_text?: never } |
   { start_text?: string; start_token_ids?: never }
 ) & (
+  { start_token_ids?: ReadonlyArray<number>; tags?: never } |
+  { tags?: "model"; start_token_ids?: never }
+) & (
+  { start_text?: string; tags?: never } |
+  { tags?: "model"; start_text?: never }
+) & (
   { end_token_ids?: ReadonlyArray<number>; end_text?: never } |
   { end_text?: string; end_token_ids?: never }
+) & (
+  { end_token_ids?: ReadonlyArray<number>; tags?: never } |
+  { tags?: "model"; end_token_ids?: never }
+) & (
+  { end_text?: string; tags?: never } |
+  { tags?: "model"; end_text?: never }
 ) & (
   { other_start_token_ids?: ReadonlyArray<ReadonlyArray<number>>; other_start_texts?: never } |
   { other_start_texts?: ReadonlyArray<string>; other_start_token_ids?: never }
@@ -339,6 +353,12 @@ export type PhaseEnd = {
 } & (
   { token_ids?: ReadonlyArray<number>; tag_text?: never } |
   { tag_text?: string; token_ids?: never }
+) & (
+  { token_ids?: ReadonlyArray<number>; tags?: never } |
+  { tags?: "model"; token_ids?: never }
+) & (
+  { tag_text?: string; tags?: never } |
+  { tags?: "model"; tag_text?: never }
 );
 
 /** A spec of any kind. */

@@ -22,7 +22,7 @@ from tests.adapters.configured import (
     WRONG,
 )
 
-from .in_process import engine, params
+from .in_process import engine, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -45,6 +45,25 @@ def test_what_acts(model: Path, runner: str):
             for output in running.generate(["The capital of Norway is"] * 2, sampling):
                 assert output.finish_reason in ("stop", "error")
                 assert SEEN.strip() not in output.text
+
+
+@ONE_RUNNER
+def test_the_models_tags(model: Path, runner: str):
+    """The operator states what no tokenizer tells: this model does not think."""
+    thinks = {"kind": "thinking_budget", "budget": 4, "tags": "model"}
+    sampling = params(thinks, max_tokens=12, ignore_eos=True)
+    tags = {"start": "Thoughts:", "end": " Reply:", "then": " It is"}
+    with engine(model, additional_config={"logitport": {"tags": tags}}) as running:
+        for prompt in ("Thoughts:", "Where? Thoughts: I wonder"):
+            (output,) = running.generate([prompt], [sampling])
+            thought, reply = output.text.split(" Reply: It is")
+            assert thought
+            assert reply
+    with (
+        engine(model) as running,
+        refused("thinking tags are not known: send them"),
+    ):
+        running.generate(["Hi"], [sampling])
 
 
 @ONE_RUNNER
