@@ -1,9 +1,10 @@
 """``logitport check``: every problem of spec files, or of a configuration, at once."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +16,9 @@ from .failures import failing_plainly
 from .printing import say
 from .source import CONFIGURATIONS, read_policy, read_specs
 from .texts import load_tokenizer, model_tokenizer, vocabulary_size
+
+_PLACE = re.compile(r":(?:(\d+):(\d+):)? (?:line (\d+): )?")
+"""What is between the file and the problem in a line, for spec files and for configurations."""
 
 
 @failing_plainly
@@ -31,6 +35,10 @@ def check(
         typer.Option(help="The model's folder, or its name on the Hugging Face hub."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    output: Annotated[
+        Literal["text", "json", "github"],
+        typer.Option(help="json is --json; github prints annotations of a workflow."),
+    ] = "text",
     request: Annotated[
         str | None,
         typer.Option(help="The JSON body of a request to the server that has the configuration."),
@@ -58,14 +66,33 @@ def check(
             what = "Texts in place of token ids are not compared"
             notes.append(f"{file}: {what}: use --tokenizer to name the model")
     texts = [problem.pop("text") for problem in problems]
-    if as_json:
+    if as_json or output == "json":
         typer.echo(json.dumps(problems, indent=2))
     else:
-        for text in texts:
-            say(text)
+        for text, problem in zip(texts, problems, strict=True):
+            say(_annotation(problem["file"], text) if output == "github" else text)
     for note in dict.fromkeys(notes):
         say(note, err=True)
     raise typer.Exit(bool(problems))
+
+
+def _annotation(file: str, text: str) -> str:
+    """Make the line by which a workflow of GitHub shows a problem in its file."""
+    found = _PLACE.match(text.removeprefix(file))
+    line, column, of_configuration = found.groups() if found else (None, None, None)
+    where = {
+        "file": _escaped(file).replace(":", "%3A").replace(",", "%2C"),
+        "line": line or of_configuration,
+        "col": column,
+    }
+    fields = ",".join(f"{name}={value}" for name, value in where.items() if value)
+    what = text.removeprefix(file)[found.end() if found else 0 :]
+    return f"::error {fields}::{_escaped(what)}"
+
+
+def _escaped(text: str) -> str:
+    """Escape what would end or change a command of a workflow."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _answer(files: list[str], request: str, tokenizer: str | None, engine: str) -> None:

@@ -22,6 +22,7 @@ from .command import run
 HOSTILE = "a\x1b[2J\nAll tokens obey the specs.\u202e\x9b"
 FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
 SPEC, REPLY = json.dumps(FORCED), json.dumps({"output_ids": [7, 8, 2]})
+GITHUB = "check", "--output", "github"
 FILE = "FILE"
 """In a command: the file that is not what it should be."""
 COMMANDS = [
@@ -166,7 +167,7 @@ def test_specs_of_any_shape(text: str):
     with TemporaryDirectory() as folder:
         file = Path(folder, "spec.json")
         file.write_text(text, encoding="utf-8")
-        for command in (("explain",), ("check",), ("body", "vllm"), ("check", "--json")):
+        for command in (("explain",), ("check",), ("body", "vllm"), ("check", "--json"), GITHUB):
             result = run(*command, file)
             assert isinstance(result.exception, SystemExit | None), result.exception
             assert result.exit_code in (0, 1, 2)
