@@ -2,6 +2,7 @@
 
 ``LOGITPORT_CONFIG`` names a YAML, TOML or JSON file::
 
+    version: 1                      # of this format; 1 if it is left out
     default:                        # for requests that bring no specs
       - kind: thinking_budget
         for_tokenizer: {budget: 512}
@@ -35,13 +36,12 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
 from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
-from ..adapters.draws import REQUIRED_BOUNDS
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..adapters.files import FileState, state_of
 from ..spec import (
@@ -63,6 +63,7 @@ from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
+from .required_mark import Require
 from .stated_tags import stated_tags
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,9 @@ _GONE = {
     "ceiling": "Thinking is bounded by a `default` with `own: add`, and specs by LOGITPORT_LIMITS",
 }
 """What to use in place of fields that a configuration could have."""
+
+VERSION = 1
+"""The version of the format: a later one would be for files that 1 cannot express."""
 
 OWN = "replace", "add", "refuse"
 """The values of ``own``."""
@@ -181,13 +185,21 @@ class _Reading(NamedTuple):
                 continue
             with self._reporting(name):
                 made = _FIELDS[name](self._replace(tags=fields.get("tags")), value)
-                fields |= made if name == "require" else {_NAMES.get(name, name): made}
+                fields |= made if name in _OTHERS else {_NAMES.get(name, name): made}
         named = cast("Mapping[str, Any]", content).get("profiles")
         named = named if isinstance(named, Mapping) else ()
         if (required := fields.get("required")) not in (None, *named):
             what = f"There is no profile {required!r} in `profiles`"
             self._report(("require", "watermark", "profile"), what)
         return fields
+
+    def _version(self, value: Any) -> Mapping[str, Any]:
+        if value is True or value != VERSION:
+            what = f"Expected {VERSION}, the version that this release reads, got {value!r:.100}"
+            is_newer = isinstance(value, int) and value > VERSION
+            advice = "upgrade logitport" if is_newer else "leave the field out, or write 1"
+            self._report(("version",), f"{what}: {advice}")
+        return {}
 
     def _default(self, value: Any) -> Sequence[LogitsProcessorSpec]:
         return self._specs(value, ("default",))
@@ -248,7 +260,7 @@ class _Reading(NamedTuple):
         return marks
 
     def _require(self, value: Any) -> Mapping[str, Any]:
-        required = msgspec.convert(value, _Require).watermark
+        required = msgspec.convert(value, Require).watermark
         bounds = msgspec.structs.asdict(required.bounds)
         unmarked = frozenset(required.unless)
         return {"required": required.profile, "mark_bounds": bounds, "unmarked": unmarked}
@@ -370,36 +382,15 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
-class _Bounds(msgspec.Struct, forbid_unknown_fields=True):
-    """What a request may ask for whose text has to be marked; see ``draws.BOUNDS``."""
-
-    temperature: Annotated[float, msgspec.Meta(ge=0.01)] = REQUIRED_BOUNDS["temperature"]
-    top_k: Annotated[int, msgspec.Meta(ge=2)] = int(REQUIRED_BOUNDS["top_k"])
-    top_p: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = REQUIRED_BOUNDS["top_p"]
-    min_p: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = REQUIRED_BOUNDS["min_p"]
-
-
-class _RequiredMark(msgspec.Struct, forbid_unknown_fields=True):
-    """The mark of all texts, and which need none."""
-
-    profile: str
-    unless: tuple[Literal["grammar", "json"], ...] = ()
-    bounds: _Bounds = msgspec.field(default_factory=_Bounds)
-
-
-class _Require(msgspec.Struct, forbid_unknown_fields=True):
-    """What each request has."""
-
-    watermark: _RequiredMark
-
-
 _NAMED = (
-    *("default", "own", "guard", "presets", "forbid", "effort"),
+    *("version", "default", "own", "guard", "presets", "forbid", "effort"),
     *("profiles", "require", "tags", "reload"),
 )
 _FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
     name: getattr(_Reading, f"_{name}") for name in _NAMED
 }
+_OTHERS = "version", "require"
+"""The fields that are no fields of a policy, but make some."""
 _NAMES = {"effort": "efforts", "reload": "source"}
 """The fields of a policy that have another name."""
 

@@ -36,6 +36,7 @@ def configuration_schema() -> dict[str, Any]:
     tag = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
     stated = {**_object(start=tag, end=tag, then={"type": "string"}), "required": ["start", "end"]}
     fields = _object(
+        version={"const": 1},
         default=specs,
         own={"enum": ["replace", "add", "refuse"]},
         guard=specs,

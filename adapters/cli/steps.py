@@ -17,7 +17,7 @@ from ...spec.errors import Name
 from ..core import Automaton, Program, VocabularyOf, check_continued, compile_specs
 from ..core.automaton.automata import along
 from ..core.kinds.phases import reachable
-from ..core.parts import Chain, LoopRule, Mark, PerRequest
+from ..core.parts import Chain, Grammar, LoopRule, Mark, PerRequest
 from ..reference import DECISIVE, edit, permits
 from ..reference.automata import edit_of
 from ..reference.kinds.base import Add, Allow, Force, Move, flat
@@ -151,7 +151,7 @@ def _along(
     rules = [
         (part.spec if isinstance(part, LoopRule) else part, phase)
         for part, phase, *_ in program.parts
-        if not isinstance(part, Automaton | PerRequest | Chain | Mark)
+        if not isinstance(part, Automaton | PerRequest | Chain | Grammar | Mark)
     ]
     seam = len(prompt)
     for i, (at, since) in enumerate(states):

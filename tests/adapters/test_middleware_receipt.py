@@ -220,6 +220,11 @@ def test_a_receipt_of_an_older_server():
     assert receipt({KEY: older}, BAN, generation_only=False).stage == "agg"
 
 
+def test_a_receipt_of_a_newer_server():
+    newer = {**EXPECTED, "a_later_field": {"x": [1]}}
+    assert receipt({KEY: newer}, SPEC) == receipt({KEY: EXPECTED}, SPEC)
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/http.md", "adapters/gateway/receipt.py"])
 def test_the_digest_of_the_documentation(page: str):
     found = re.findall(r"""kinds.{1,12}choice.{1,40}digest\W+(\w+)""", text(page), re.DOTALL)

@@ -18,7 +18,7 @@ from logitport.hooks import configuration
 from logitport.hooks.configuration import VARIABLE, ConfigurationError, policy
 
 from tests.hooks.test_hello_world import Characters, unwanted
-from tests.support.paths import ROOT
+from tests.support.paths import GOLDEN, ROOT
 
 
 def ids(text: str) -> tuple[int, ...]:
@@ -113,6 +113,26 @@ def test_each_format(name: str, text: str, tmp_path: Path, monkeypatch: pytest.M
             forbid=frozenset({"prompt_bias", "continued"}),
         )
     )
+
+
+def test_a_file_of_an_earlier_release(monkeypatch: pytest.MonkeyPatch):
+    """Change the file only by adding what a release adds."""
+    monkeypatch.setenv("NEWS_KEY", "5")
+    found = vars(made(parse_yaml((GOLDEN / "configuration_v1.yaml").read_text())[0]))
+    assert found.pop("profiles").keys() == {"news"}
+    assert found.pop("mark_bounds")["top_k"] == 3
+    choice = (s.ChoiceSpec((ids("yes"), ids("no")), 0),)
+    expected = Policy(
+        default=(s.ThinkingBudgetSpec(512, (6,), (7,)), s.BannedSequencesSpec((ids("cat"),))),
+        own="add",
+        guard=(s.BannedTokensSpec((5,)),),
+        presets={"yes-no": choice, "old": choice},
+        forbid=frozenset({"prompt_bias", "continued"}),
+        efforts={name: i for i, name in enumerate(configuration.EFFORTS)},
+        required="news",
+        unmarked=frozenset({"json", "grammar"}),
+    )
+    assert found.items() <= vars(expected).items()
 
 
 def test_nothing_is_configured(monkeypatch: pytest.MonkeyPatch):
