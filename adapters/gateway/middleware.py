@@ -2,7 +2,7 @@
 
 import re
 from asyncio import get_running_loop, to_thread
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -26,7 +26,6 @@ from .json_body import (
     Fields,
     containers,
     encode,
-    inner,
     join,
     keys_in,
     parse,
@@ -34,7 +33,8 @@ from .json_body import (
 )
 from .key import KEY, check_bare, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
-from .schema_carrier import check_strays, take_payloads
+from .schema_carrier import check_strays, put_payload, take_payloads
+from .tenants import NameOf, Tenant, Tenants, unread
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application."""
@@ -82,26 +82,48 @@ class SpecMiddleware:
     subclass of that engine: it also checks the payload against the model and the server. vLLM's is
     ``logitport.adapters.vllm.SpecMiddleware``; SGLang's is active wherever logitport is installed.
 
+    A gateway may have a configuration for each tenant, in the form of a server's. Then the specs
+    that act are put into the tenant's requests, and no other tenant's are admitted::
+
+        tenants = {"acme": "acme.yaml", "*": "others.yaml"}
+        app.add_middleware(SpecMiddleware, engine="vllm", tenants=tenants, tenant="x-tenant")
+
     Args:
         app: the application.
         engine: name of the installed backend whose server gets the requests.
+        tenants: names of files, or what they would hold, by the name of the tenant; ``*`` is for
+            tenants that have none, which are refused without it.
+        tenant: the header that names the tenant, or a function of the ASGI scope. A client can
+            write any header: the application's authentication has to set it.
         is_server: whether the application runs the engine itself, with all fields of the requests.
             Then payloads move from schemas to the engine's field, answers get receipts, and
             ``GET /logitport`` describes the server.
 
     Raises:
         SpecError: if there is no such engine, or it has no server.
+        ValueError: if a configuration is wrong, or a gateway cannot obey it.
     """
 
     names = frozenset({"nvext"})
     """The fields that have a body checked, besides specs and those of the operator's rules."""
 
-    def __init__(self, app: App, engine: str = "vllm", *, is_server: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        engine: str = "vllm",
+        *,
+        is_server: bool = False,
+        tenants: Mapping[str, Any] | None = None,
+        tenant: str | NameOf = "x-tenant",
+    ) -> None:
         self.app, self._is_server = app, is_server
         self._backend = backend(engine)
         self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
+        if is_server and tenants is not None:
+            raise SpecError("A server has one configuration: `tenants` are for a gateway")
+        self._tenants = None if tenants is None else Tenants(tenants, tenant, self._backend)
         self._gives_receipts = is_server and is_on(RECEIPT_VARIABLE, default=True, other="all")
         self._gives_all = self._gives_receipts and setting(RECEIPT_VARIABLE) == "all"
         self._is_ready = False  # the first check may read the configuration
@@ -209,19 +231,21 @@ class SpecMiddleware:
         Raises:
             SpecError: if the specs are bad, or the body is too large to be searched for specs.
         """
-        if (text := text_of(body)) is None:
-            return Checked(body)
         place = self._place(scope)
         try:
-            keys = keys_in(text, self.names | names_of(self.backend(scope).policy))
-            if keys is None:
+            tenant = self._tenants and self._tenants.of(scope, place)
+            if (text := text_of(body)) is None:
+                return unread(body, tenant)
+            policy = self.backend(scope).policy if tenant is None else tenant.policy
+            keys = keys_in(text, self.names | names_of(policy))
+            if keys is None and tenant is None:
                 return Checked(body)
-            if len(body) > MAX_BODY_BYTES:
+            if keys is not None and len(body) > MAX_BODY_BYTES:
                 limit = f"the limit is `max_body_bytes` ({MAX_BODY_BYTES})"
                 raise TooLargeError(f"The body has {len(body)} bytes; where specs are, {limit}")
             if (fields := parse(text, is_strict=bool(keys))) is None:
-                return Checked(body)
-            return self._check_fields(scope, fields, body, place, keys)
+                return unread(body, tenant)
+            return self._check_fields(scope, fields, body, place, keys or frozenset(), tenant)
         except (SpecError, RecursionError) as found:
             is_deep = isinstance(found, RecursionError)
             error = SpecError("Expected a body that is not nested so deeply") if is_deep else found
@@ -234,13 +258,20 @@ class SpecMiddleware:
         return self.routes.get(max(filter(path.endswith, self.routes), key=len, default=""))
 
     def _check_fields(
-        self, scope: Scope, fields: Fields, body: bytes, place: str | None, keys: Set[str]
+        self,
+        scope: Scope,
+        fields: Fields,
+        body: bytes,
+        place: str | None,
+        keys: Set[str],
+        tenant: Tenant | None = None,
     ) -> Checked:
         path = scope["path"].rstrip("/")
         prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None
-        policy, is_changed = self.backend(scope).policy or Policy(), False
+        policy = (self.backend(scope).policy if tenant is None else tenant.policy) or Policy()
+        is_changed = False
         for i, (container, value, owner) in enumerate(containers(fields, keys)):
             if i == MAX_OBJECTS:
                 raise SpecError.of_field(f"Expected at most {MAX_OBJECTS} objects", container)
@@ -253,7 +284,7 @@ class SpecMiddleware:
                 where = join(container, where)
                 if place is None or "." in place or container:
                     self._check_place(where, place, path, where)
-                _put(fields, str(place), payload, where)
+                put_payload(fields, str(place), payload, where)
                 is_changed = True
             check_strays(value, keys)
             prompts += bool(_OF_PROMPT.search(container))
@@ -277,6 +308,9 @@ class SpecMiddleware:
             is_changed |= set_budget(policy, fields, budget)
         if "nvext" in fields and f'"{KEY}:' in encode(fields["nvext"]):
             self._check_place("nvext", place, path, "nvext.annotations")
+        if tenant is not None and place is not None:
+            is_changed |= tenant.fill(fields, place)
+            return Checked(encode(fields).encode() if is_changed else body)
         receipt = None
         # A receipt is about all prompts of a request.
         gives = self._gives_receipts and carrying in (0, prompts)
@@ -367,22 +401,3 @@ class SpecMiddleware:
     def stage(self, scope: Scope) -> Stage:
         """Return the stage of the engine behind the application, to count refusals by stage."""
         return Stage.AGGREGATED
-
-
-def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
-    """Put a payload that came in a schema into the engine's own field.
-
-    Raises:
-        SpecError: if the field is no object, or has another payload.
-    """
-    field = inner(fields, name)
-    if field is None:
-        if fields.get(name) is not None:
-            raise SpecError.of_field(f"Expected an object, beside `{where}`", name)
-        field = fields[name] = {}
-    if KEY in field:
-        other, texts = field[KEY], StandIn()
-        if payload != other and decode(payload, texts) != decode(other, texts):
-            what = f"Expected one payload, got another at `{name}.{KEY}`"
-            raise SpecError.of_field(what, where)
-    field[KEY] = payload

@@ -8,7 +8,7 @@ makes the loss visible: the answer is ``{"logitport":"missing"}``.
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
-from ...spec import SpecError
+from ...spec import SpecError, StandIn, decode
 from .json_body import Fields, encode, inner, keys_in
 from .key import KEY, check_spelling
 
@@ -85,6 +85,25 @@ def take_payloads(fields: Fields, keys: Set[str]) -> Iterator[tuple[str, Any]]:
         format_of = inner(fields, *around)
         if format_of is not None and format_of.pop(name, None) and around and not format_of:
             del fields[around[0]]
+
+
+def put_payload(fields: Fields, name: str, payload: Any, where: str) -> None:
+    """Put a payload that came in a schema into the engine's own field.
+
+    Raises:
+        SpecError: if the field is no object, or has another payload.
+    """
+    field = inner(fields, name)
+    if field is None:
+        if fields.get(name) is not None:
+            raise SpecError.of_field(f"Expected an object, beside `{where}`", name)
+        field = fields[name] = {}
+    if KEY in field:
+        other, texts = field[KEY], StandIn()
+        if payload != other and decode(payload, texts) != decode(other, texts):
+            what = f"Expected one payload, got another at `{name}.{KEY}`"
+            raise SpecError.of_field(what, where)
+    field[KEY] = payload
 
 
 def check_strays(fields: Fields, keys: Set[str]) -> None:

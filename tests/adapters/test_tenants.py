@@ -1,0 +1,212 @@
+"""A gateway's middleware with a configuration for each tenant: what reaches the server."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from logitport.adapters import SpecMiddleware
+from logitport.spec import SpecError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from tests.support.servers import CHAT, GENERATE, echo
+
+BAN = {"kind": "banned_text", "texts": ["Globex"]}
+DRY = {"kind": "dry", "multiplier": 1}
+CHOICE = {"kind": "choice", "texts": ["yes", "no"]}
+NAMED = {"kind": "plugin", "name": "yes-no"}
+MIN = {"kind": "min_tokens", "n": 2, "stop_token_ids": [2]}
+TENANTS = {
+    "adds": {"default": [BAN], "own": "add", "forbid": ["dry", "continued"]},
+    "replaces": {"default": [BAN]},
+    "refuses": {"default": [BAN], "own": "refuse", "presets": {"yes-no": [CHOICE, MIN]}},
+    "effort": {"effort": {"low": 5}},
+    "nothing": {"version": 1},
+}
+
+
+def post(body: Any, name: str | None, path: str = CHAT, **arguments: Any) -> Any:
+    """Ask a gateway; return the status, and the body that passed or the message."""
+    made = {"engine": "vllm", "tenants": TENANTS, **arguments}
+    routes = [Route("/{path:path}", echo, methods=["POST"])]
+    client = TestClient(Starlette(routes=routes, middleware=[Middleware(SpecMiddleware, **made)]))
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {} if name is None else {"X-Tenant": name}
+    reply = client.post(path, content=content, headers=headers)
+    if reply.status_code != 200:
+        return reply.json()["error"]["message"]
+    if content:
+        assert int(reply.headers["x-length"]) == len(reply.content)
+    return reply.content if reply.content == content else reply.json()
+
+
+def specs_of(holder: Any) -> list[Any]:
+    return json.loads(holder["logitport"])["specs"]
+
+
+def sent(*specs: Any, **fields: Any) -> dict[str, Any]:
+    return {"version": 1, "specs": [*specs], **fields}
+
+
+# tenant | the client's payload | the specs that reach the server, or the refusal
+ACTING: list[tuple[str, Any, Any]] = [
+    ("adds", None, [BAN]),
+    ("adds", [CHOICE], [BAN, CHOICE]),
+    ("adds", json.dumps(sent(CHOICE)), [BAN, CHOICE]),
+    ("adds", [DRY], "This server does not admit `dry` - at `$.specs[0]`"),
+    ("adds", sent(CHOICE, continued=1), "This server does not admit `continued`"),
+    ("adds", [{"kind": "forced_sequence", "text": "a", "eos_token_id": 1}, DRY], "$.specs[1]"),
+    ("adds", [DRY | {"x": 1}], "$[0]"),
+    ("replaces", None, [BAN]),
+    ("replaces", [CHOICE], [CHOICE]),
+    ("refuses", None, [BAN]),
+    ("refuses", [DRY], "no specs but its presets: yes-no"),
+    ("refuses", [NAMED], [BAN, CHOICE, MIN]),
+    ("refuses", [NAMED, NAMED], "named twice"),
+    ("nothing", None, None),
+    ("nothing", [DRY], [DRY]),
+    ("another", [DRY], "No tenant 'another'"),
+    ("*", None, "No tenant '*'"),
+]
+
+
+@pytest.mark.parametrize(("tenant", "payload", "expected"), ACTING)
+@pytest.mark.parametrize("path", [CHAT, "/prefix/v1/completions", GENERATE, "/v1/responses"])
+def test_what_acts(tenant: str, payload: Any, expected: Any, path: str):
+    body: dict[str, Any] = {"model": "m", "x": 1}
+    holder = {} if payload is None else {"logitport": payload}
+    is_own = path == GENERATE
+    if is_own:
+        body["sampling_params"] = {"n": 1, **({"extra_args": holder} if holder else {})}
+    elif holder:
+        body["vllm_xargs"] = holder
+    found = post(body, tenant, path)
+    if isinstance(expected, str):
+        assert isinstance(found, str)
+        assert expected in found
+        return
+    found = json.loads(found) if isinstance(found, bytes) else found
+    assert found["model"] == "m"
+    within = found["sampling_params"].get("extra_args") if is_own else found.get("vllm_xargs")
+    assert (within and specs_of(within)) == expected
+
+
+def test_settings_of_the_payload_stay():
+    payload = sent(CHOICE, continued=3, generation_only=False)
+    found = post({"vllm_xargs": {"logitport": payload, "a": 1}}, "replaces")
+    assert found["vllm_xargs"].pop("a") == 1
+    assert json.loads(found["vllm_xargs"]["logitport"]) == payload
+
+
+def test_specs_in_a_schema():
+    schema = {"type": "object", "x-logitport": json.dumps([CHOICE])}
+    body = {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    }
+    found = post(body, "adds")
+    assert specs_of(found["vllm_xargs"]) == [BAN, CHOICE]
+    assert found["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_effort():
+    assert post({"reasoning_effort": "low"}, "effort")["thinking_token_budget"] == 5
+
+
+# body | tenant | path | the refusal
+REFUSED: list[tuple[Any, str | None, str, str]] = [
+    ({}, None, CHAT, "The request names no tenant"),
+    (gzip.compress(b"{}"), "adds", CHAT, "not compressed"),
+    (b"[]", "adds", CHAT, "Expected a JSON object"),
+    ({"vllm_xargs": [1]}, "adds", CHAT, "are added - at `vllm_xargs`"),
+    ({"sampling_params": [{}]}, "adds", GENERATE, "Expected an object"),
+    ({"n": 1}, "adds", "/api/chat", "/api/chat takes no specs"),
+    ({"vllm_xargs": {"logitport": [DRY]}}, "nothing", "/login", "takes no specs"),
+]
+
+
+@pytest.mark.parametrize(("body", "tenant", "path", "message"), REFUSED)
+def test_refused(body: Any, tenant: str | None, path: str, message: str):
+    found = post(body, tenant, path)
+    assert isinstance(found, str)
+    assert message in found
+
+
+def test_sglangs_own_route():
+    made = {"path": "/generate", "engine": "sglang"}
+    found = post({"text": "a"}, "adds", **made)
+    assert specs_of(found["sampling_params"]["custom_params"]) == [BAN]
+    assert "Expected an object" in post({"text": ["a"], "sampling_params": [{}]}, "adds", **made)
+
+
+def test_a_body_to_which_nothing_is_added_stays():
+    body = b'{"model": "m",   "temperature": 1.50}'
+    assert post(body, "nothing") == body
+
+
+def test_other_routes_need_no_tenant():
+    assert post(b'{"user": "a"}', None, "/login") == b'{"user": "a"}'
+    assert post(b'{"a": 1}', "nothing", "/api/chat") == b'{"a": 1}'
+
+
+def test_other_tenants_have_a_default(tmp_path: Path):
+    file = tmp_path / "others.yaml"
+    file.write_text(yaml.safe_dump({"default": [DRY]}))
+    made = {**TENANTS, "*": str(file)}
+    for name in ("another", None, "*"):
+        assert specs_of(post({}, name, tenants=made)["vllm_xargs"]) == [DRY]
+    assert specs_of(post({}, "adds", tenants=made)["vllm_xargs"]) == [BAN]
+
+
+def test_a_function_names_the_tenant():
+    def by_path(scope: Any) -> str | None:
+        return scope["path"].split("/")[1]
+
+    found = post({}, None, f"/adds{CHAT}", tenant=by_path)
+    assert specs_of(found["vllm_xargs"]) == [BAN]
+    assert "No tenant 'v1'" in post({}, "adds", tenant=by_path)
+
+
+def test_a_header_that_comes_twice_names_none():
+    app = SpecMiddleware(echo, tenants=TENANTS)  # pyright: ignore[reportArgumentType]
+    headers = [(b"x-tenant", b"nothing"), (b"x-tenant", b"adds")]
+    with pytest.raises(SpecError, match="names no tenant"):
+        app.check({"type": "http", "path": CHAT, "headers": headers}, b"{}")
+
+
+# a configuration | the message
+CONFIGURATIONS: list[tuple[Any, str]] = [
+    ({"guard": [BAN]}, r"\$\.guard: A guard is a server's"),
+    ({"defaults": []}, "did you mean default"),
+    ({"version": 2}, "upgrade logitport"),
+    (
+        {"default": [{"kind": "choice", "from_text": {"texts": ["a"]}}]},
+        r"\$\.default\[0\].*write token ids, or texts as on the wire",
+    ),
+    (
+        {"presets": {"a": [{"kind": "banned_sequences", "from_words": {"words": ["a"]}}]}},
+        "presets.a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), CONFIGURATIONS)
+def test_what_a_gateway_cannot_obey(content: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        SpecMiddleware(echo, tenants={"acme": content})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_mark_is_the_servers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NEWS_KEY", "5")
+    content = {"profiles": {"news": {"scheme": "vllm-gumbel", "key": {"env": "NEWS_KEY"}}}}
+    with pytest.raises(ValueError, match="Keys of marks are for the server"):
+        SpecMiddleware(echo, tenants={"acme": content})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_server_has_no_tenants():
+    with pytest.raises(SpecError, match="one configuration"):
+        SpecMiddleware(echo, is_server=True, tenants=TENANTS)  # pyright: ignore[reportArgumentType]
