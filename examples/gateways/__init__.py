@@ -1,0 +1,1 @@
+"""Gateways that put specs into their tenants' requests; ``docs/deployment.md`` has the rest."""

@@ -1,0 +1,59 @@
+"""A gateway on FastAPI: an API key names the tenant, whose configuration acts in its requests.
+
+``SERVER=http://localhost:8000 uvicorn examples.gateways.fastapi_app:app``, from the repository.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from logitport.adapters import SpecMiddleware
+from starlette.background import BackgroundTask
+
+ACME = Path(__file__).parent / "acme.yaml"
+KEYS = {"sk-acme": "acme", "sk-globex": "globex"}
+TENANTS: dict[str, Any] = {"acme": str(ACME), "globex": {}}
+RETURNED = "content-type", "x-logitport"
+"""The headers of an answer that the client gets: the second one has the receipt."""
+
+
+def gateway(
+    server: str,
+    keys: Mapping[str, str] = KEYS,
+    tenants: Mapping[str, Any] = TENANTS,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> FastAPI:
+    """Make the application.
+
+    Args:
+        server: the URL of a server of vLLM, without ``/v1``.
+        keys: the tenant of each API key. A request with another key is refused.
+        tenants: the configuration of each tenant.
+        transport: what sends the requests to the server.
+    """
+    app, client = FastAPI(), httpx.AsyncClient(base_url=server, transport=transport, timeout=300)
+
+    def tenant_of(scope: Any) -> str | None:
+        key = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        return keys.get(key.removeprefix("Bearer "))
+
+    app.add_middleware(SpecMiddleware, engine="vllm", tenants=tenants, tenant=tenant_of)
+
+    @app.post("/v1/completions")
+    @app.post("/v1/chat/completions")
+    async def pass_on(request: Request) -> StreamingResponse:
+        body, headers = await request.body(), {"content-type": "application/json"}
+        sent = client.build_request("POST", request.url.path, content=body, headers=headers)
+        reply = await client.send(sent, stream=True)
+        returned = {name: reply.headers[name] for name in RETURNED if name in reply.headers}
+        close = BackgroundTask(reply.aclose)
+        return StreamingResponse(reply.aiter_bytes(), reply.status_code, returned, background=close)
+
+    return app
+
+
+app = gateway(os.environ.get("SERVER", "http://localhost:8000"))

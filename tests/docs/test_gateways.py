@@ -1,0 +1,129 @@
+"""The gateways of ``examples/gateways``: what reaches the server behind them."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+BAN = {"kind": "banned_text", "texts": ["Globex", "Initech"], "ignore_case": True}
+CHOICE = {"kind": "choice", "texts": ["yes", "no"]}
+PRESET = {"kind": "plugin", "name": "yes-no"}
+BIAS = {"kind": "prompt_bias", "bias": -1}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def specs_of(body: Any) -> Any:
+    payload = body.get("vllm_xargs", {}).get("logitport")
+    return payload and json.loads(payload)["specs"]
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "expected"),
+    [
+        ("sk-acme", None, [BAN]),
+        ("sk-acme", [PRESET], [BAN, CHOICE]),
+        ("sk-acme", [BIAS], "does not admit `prompt_bias`"),
+        ("sk-globex", None, None),
+        ("sk-globex", [BIAS], [BIAS]),
+        ("sk-another", None, "names no tenant"),
+    ],
+)
+def test_fastapi(key: str, payload: Any, expected: Any):
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from examples.gateways.fastapi_app import gateway
+
+    def server(request: httpx.Request) -> httpx.Response:
+        headers = {"x-logitport": "{}", "x-internal": "1"}
+        return httpx.Response(200, content=request.content, headers=headers)
+
+    client = TestClient(gateway("http://server", transport=httpx.MockTransport(server)))
+    body = CHAT if payload is None else {**CHAT, "vllm_xargs": {"logitport": payload}}
+    headers = {"authorization": f"Bearer {key}"}
+    reply = client.post("/v1/chat/completions", json=body, headers=headers)
+    if isinstance(expected, str):
+        assert reply.status_code == 400
+        assert expected in reply.json()["error"]["message"]
+        return
+    assert specs_of(reply.json()) == expected
+    assert reply.headers["x-logitport"] == "{}"
+    assert "x-internal" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("team", "call", "fields", "expected"),
+    [
+        ("acme", "acompletion", {}, [BAN]),
+        ("acme", "acompletion", {"vllm_xargs": {"logitport": [CHOICE]}}, [CHOICE, BAN]),
+        ("globex", "acompletion", {"vllm_xargs": {"logitport": [CHOICE]}}, [CHOICE]),
+        ("globex", "aresponses", {}, None),
+        ("acme", "aembedding", {}, None),
+        ("acme", "aresponses", {}, 400),
+        ("acme", "acompletion", {"vllm_xargs": {"logitport": [{"kind": "x"}]}}, 400),
+        ("acme", "acompletion", {"extra_body": {"vllm_xargs": {}}}, 400),
+        ("acme", "acompletion", {"additional_drop_params": ["vllm_xargs"]}, 400),
+        ("another", "acompletion", {}, 403),
+        (None, "acompletion", {}, 403),
+    ],
+)
+def test_litellm(team: str | None, call: str, fields: Any, expected: Any):
+    pytest.importorskip("litellm")
+    from fastapi import HTTPException
+
+    from examples.gateways.litellm_hook import hook
+
+    data = {**CHAT, **fields, "litellm_logging_obj": object()}
+    key = SimpleNamespace(team_id=team)
+    asked = hook.async_pre_call_hook(key, None, dict(data), call)
+    if isinstance(expected, int):
+        with pytest.raises(HTTPException) as error:
+            asyncio.run(asked)
+        assert error.value.status_code == expected
+        return
+    made = asyncio.run(asked)
+    assert made["litellm_logging_obj"] is data["litellm_logging_obj"]
+    assert specs_of(made) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "tenant", "payload", "expected"),
+    [
+        ("/v1/chat/completions?a=1", "acme", None, [BAN]),
+        ("/v1/chat/%63ompletions", "acme", [PRESET], [BAN, CHOICE]),
+        ("/v1/chat/completions", "globex", [BIAS], [BIAS]),
+        ("/v1/chat/completions", "acme", [BIAS], "does not admit `prompt_bias`"),
+        ("/v1/chat/completions", None, None, "names no tenant"),
+    ],
+)
+def test_envoy(path: str, tenant: str | None, payload: Any, expected: Any):
+    pytest.importorskip("envoy_data_plane")
+    from envoy_data_plane.envoy.config.core.v3 import HeaderMap, HeaderValue
+    from envoy_data_plane.envoy.service.ext_proc import v3
+    from grpclib.testing import ChannelFor
+
+    from examples.gateways.envoy_ext_proc import Processor
+
+    pairs = {":path": path, **({"x-tenant": tenant} if tenant else {})}
+    headers = HeaderMap([HeaderValue(key, raw_value=pairs[key].encode()) for key in pairs])
+    body = CHAT if payload is None else {**CHAT, "vllm_xargs": {"logitport": payload}}
+    messages = [
+        v3.ProcessingRequest(request_headers=v3.HttpHeaders(headers)),
+        v3.ProcessingRequest(request_body=v3.HttpBody(json.dumps(body).encode())),
+    ]
+
+    async def ask() -> list[Any]:
+        async with ChannelFor([Processor()]) as channel:
+            stub = v3.ExternalProcessorAsyncStub(channel)
+            return [each async for each in stub.process(messages)]
+
+    of_headers, of_body = asyncio.run(ask())
+    assert of_headers.request_headers is not None
+    if isinstance(expected, str):
+        assert of_body.immediate_response.status.code == 400
+        assert expected in of_body.immediate_response.body.decode()
+    else:
+        assert specs_of(json.loads(of_body.request_body.response.body_mutation.body)) == expected
