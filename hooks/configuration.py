@@ -384,7 +384,7 @@ class _Reading(NamedTuple):
 
 _NAMED = (
     *("version", "default", "own", "guard", "presets", "forbid", "effort"),
-    *("profiles", "require", "tags", "reload"),
+    *("profiles", "require", "reload", "tags"),
 )
 _FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
     name: getattr(_Reading, f"_{name}") for name in _NAMED
