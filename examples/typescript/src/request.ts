@@ -62,7 +62,7 @@ export function extraBody(
   options: Options = {},
 ): Fields {
   const place = placeOf(engine);
-  if (Array.isArray(specs) && specs.length === 0) return {};
+  if ((specs as readonly Spec[]).length === 0) return {};
   const text = JSON.stringify(payloadOf(specs, options));
   const { carrier = "field", stage = "agg", generationOnly = true } = options;
   if (generationOnly && (stage === "prefill" || stage === "encode")) return {};
