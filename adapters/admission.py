@@ -31,6 +31,7 @@ from .core.text.special_tokens import across_special_tokens
 from .draws import bind_live
 from .own_fields import check_ends
 from .policy import Policy
+from .presets import Preset
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -194,9 +195,11 @@ def check_policy(
                 check(*admit(backend.free, payload, vocab_size))
             except SpecError as error:
                 raise error.moved(lambda path, name=name: (name, *path[1:])) from error
-    for name in policy.presets:
+    for name, preset in policy.presets.items():
+        examples = preset.examples() if isinstance(preset, Preset) else ({},)
         try:
-            admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)
+            for params in examples:
+                admit(backend, Payload(VERSION, (PluginSpec(name, params),)), vocab_size)
         except SpecError as error:
             raise ValueError(f"The preset {name!r} cannot be realized: {error}") from error
 

@@ -29,6 +29,7 @@ from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
 from .files import FileState
 from .native import UNSET, leaves_text, value_of
+from .presets import Preset
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Policy:
         guard: specs that act on every request, whatever it brings, after all other edits of a row.
             They ban, allow or limit, and force nothing into a reply.
         presets: specs by the name under which a request asks for them, with
-            ``PluginSpec(name)``. A preset hides a plugin of the same name.
+            ``PluginSpec(name)``. A preset hides a plugin of the same name. A ``Preset`` takes the
+            plugin's ``params``.
         forbid: the kinds that a request may not bring, and the payload's field ``continued``.
             Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
@@ -87,8 +89,8 @@ class Policy:
 
     default: tuple[LogitsProcessorSpec, ...] = ()
     own: Literal["replace", "add", "refuse"] = "replace"
-    presets: Mapping[str, tuple[LogitsProcessorSpec, ...]] = field(
-        default_factory=dict[str, tuple[LogitsProcessorSpec, ...]]
+    presets: Mapping[str, tuple[LogitsProcessorSpec, ...] | Preset] = field(
+        default_factory=dict[str, tuple[LogitsProcessorSpec, ...] | Preset]
     )
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
@@ -198,10 +200,7 @@ class Policy:
                 if spec.name in named:
                     raise SpecError(f"The preset {spec.name!r} is named twice", "specs", i)
                 named.add(spec.name)
-                if spec.params:
-                    what = f"The preset {spec.name!r} takes no parameters"
-                    raise SpecError(what, "specs", i, "params")
-                specs[i], *others = self.presets[spec.name]
+                specs[i], *others = self._of_preset(spec, i)
                 more += others
             else:
                 self._check(spec, i)
@@ -214,6 +213,19 @@ class Policy:
         with fields_hold(), self.restoring(payload):
             every = *first, *specs, *more
             return msgspec.structs.replace(payload, specs=every)
+
+    def _of_preset(self, spec: PluginSpec, index: int) -> Sequence[LogitsProcessorSpec]:
+        """Return the specs of the preset that a request names, with its parameters."""
+        preset = self.presets[spec.name]
+        if isinstance(preset, Preset):
+            try:
+                return preset.specs(spec.params)
+            except SpecError as error:
+                raise error.at("specs", index, "params") from error.__cause__
+        if spec.params:
+            what = f"The preset {spec.name!r} takes no parameters"
+            raise SpecError(what, "specs", index, "params")
+        return preset
 
     @cached_property
     def digest(self) -> str:
@@ -229,7 +241,10 @@ class Policy:
             **self.describe(),
             "default": encode(self.default) if self.default else "",
             "guard": self.guard_payload,
-            "presets": {name: encode(specs) for name, specs in self.presets.items()},
+            "presets": {
+                name: each.describe() if isinstance(each, Preset) else encode(each)
+                for name, each in self.presets.items()
+            },
             "profiles": marks,
             "bounds": dict(self.mark_bounds),
             "unmarked": sorted(self.unmarked),

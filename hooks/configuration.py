@@ -44,6 +44,7 @@ from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..adapters.files import FileState, state_of
+from ..adapters.presets import Preset
 from ..spec import (
     WIRE_KINDS,
     ChainSpec,
@@ -58,11 +59,11 @@ from ..spec import (
 )
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
-from ..spec.limits import MAX_MESSAGE, MAX_PATH
 from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
+from .problems import ConfigurationError, by_line
 from .required_mark import Require
 from .stated_tags import stated_tags
 
@@ -91,20 +92,6 @@ _IN_PAYLOADS = {"continued"}.union(
     name for name, kind in _CLASSES.items() if not issubclass(kind, NativeSpec)
 )
 """What a server can forbid: kinds, and a field of payloads."""
-
-
-class ConfigurationError(ValueError):
-    """All problems of a configuration, a line each, with unprintable characters escaped.
-
-    Args:
-        source: the name of the file.
-        problems: what is wrong, with the place.
-    """
-
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(shown(each, MAX_PATH + MAX_MESSAGE) for each in problems)
-        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n  ".join([f"{shown(source)} has {count}:", *self.problems]))
 
 
 def policy(
@@ -143,16 +130,11 @@ def policy(
     reading = _Reading(lines, [], tokenizer, source)
     fields = reading.fields(content)
     if reading.problems:
-        raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
+        raise ConfigurationError(file, sorted(reading.problems, key=by_line))
     made = Policy(**fields)
     rules = msgspec.json.encode({"guards": len(made.guard), **made.describe()}).decode()
     logger.info("logitport: %s: %s", shown(file), rules)
     return made
-
-
-def _by_line(problem: str) -> tuple[int, str]:
-    line = problem.split(":", 1)[0].removeprefix("line ")
-    return int(line) if line.isdecimal() else 0, problem
 
 
 class _Reading(NamedTuple):
@@ -223,10 +205,25 @@ class _Reading(NamedTuple):
                 self._report(("guard", i), what)
         return specs
 
-    def _presets(self, value: Any) -> Mapping[str, Sequence[LogitsProcessorSpec]]:
+    def _preset(self, value: Any, path: Path, what: str) -> Any:
+        if not isinstance(value, Mapping):
+            return self._specs(value, path, what)
+        with self._reporting(*path):
+            return Preset.of(value, self._made)
+        return ()
+
+    def _made(self, entries: Sequence[Any]) -> tuple[LogitsProcessorSpec, ...]:
+        """Make specs of entries, later on; see ``Preset``."""
+        apart = self._replace(lines={}, problems=[])
+        specs = apart._specs(list(entries), ())
+        if apart.problems:
+            raise SpecError(apart.problems[0])
+        return specs
+
+    def _presets(self, value: Any) -> Mapping[str, Any]:
         presets = msgspec.convert(value, dict[str, Any])
         made = {
-            name: self._specs(specs, ("presets", name), f"the preset {name!r}")
+            name: self._preset(specs, ("presets", name), f"the preset {name!r}")
             for name, specs in presets.items()
         }
         for name in presets:

@@ -35,12 +35,27 @@ def configuration_schema() -> dict[str, Any]:
     text: dict[str, Any] = {"type": "string", "minLength": 1}
     tag = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
     stated = {**_object(start=tag, end=tag, then={"type": "string"}), "required": ["start", "end"]}
+    chosen = _object(
+        min={"type": "number"},
+        max={"type": "number"},
+        one_of={"type": "array", "items": {"type": ["string", "number"]}, "maxItems": 64},
+        max_length={"type": "integer", "minimum": 1},
+        default={"type": ["string", "number"]},
+    )
+    with_values = {
+        **_object(
+            params={"type": "object", "additionalProperties": chosen},
+            specs={"type": "array", "items": {"type": "object"}, "minItems": 1},
+        ),
+        "required": ["params", "specs"],
+    }
+    preset = {"if": {"type": "array"}, "then": {**specs, "minItems": 1}, "else": with_values}
     fields = _object(
         version={"const": 1},
         default=specs,
         own={"enum": ["replace", "add", "refuse"]},
         guard=specs,
-        presets={"type": "object", "additionalProperties": {**specs, "minItems": 1}},
+        presets={"type": "object", "additionalProperties": preset},
         forbid={"type": "array", "items": {"type": "string"}},
         effort={"type": "object", "additionalProperties": count},
         profiles=profiles,

@@ -105,6 +105,10 @@ def read_tenant(settings: Any, behind: Backend) -> Tenant:
         entries.update(zip(map(id, made), given, strict=True))
         return made
 
+    for name, each in content.get("presets", {}).items():
+        if not isinstance(each, list):
+            what = "takes parameters, which a server fills in: give the server this configuration"
+            raise ValueError(f"{shown(file)}: presets.{name}: A preset that {what}")
     default = content.get("default")
     presets = {
         name: specs(each, "presets", name) for name, each in content.get("presets", {}).items()

@@ -22,7 +22,7 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
     No code travels: the name is looked up in the server's entry points of the group
     ``logitport.plugins``, and a server that has none of that name refuses the request. The plugin
     defines and checks ``params``. Their token ids are not checked against the vocabulary here. Or
-    the server's configuration has specs under the name, a preset, which takes no parameters.
+    the server's configuration has specs under the name, a preset, with parameters of its own.
 
     Where SGLang's ``CustomLogitProcessor`` sends the pickled class itself.
 
