@@ -374,12 +374,17 @@ def test_the_examples_of_the_documentation():
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     every = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     # One is a line for editors, and one a configuration of pre-commit.
-    first, guarded, second = [each for each in every if not each.startswith(("repos:", "# yaml"))]
+    first, guarded, second, chosen = [
+        each for each in every if not each.startswith(("repos:", "# yaml"))
+    ]
     assert set(made(parse_yaml(first)[0]).presets) == {"yes-no", "brief"}
     assert made(parse_yaml(guarded)[0]).guard
     found = policy(None, (), parse_yaml(second)[0])  # its tags need a whole tokenizer
     assert found is not None
     assert not found.default
+    stated = {**parse_yaml(chosen)[0], "tags": {"start": "[", "end": "]"}}
+    payload = s.decode([{"kind": "plugin", "name": "brief", "params": {"budget": 256}}])
+    assert made(stated).resolve(payload).specs == (s.ThinkingBudgetSpec(256, ids("["), ids("]")),)
 
 
 def test_the_example_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

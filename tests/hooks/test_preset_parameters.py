@@ -101,7 +101,9 @@ def test_a_file_is_refused(presets: Any, problem: str):
 def test_each_end_is_realized_before_a_request_comes():
     backend = Backend("toy", realizes=REALIZABLE, policy=made({"brief": BRIEF}))
     check_policy(backend, 1000)
-    with pytest.raises(ValueError, match=r"The preset 'brief' cannot be realized: .*beyond the voc"):
+    with pytest.raises(
+        ValueError, match=r"The preset 'brief' cannot be realized: .*beyond the voc"
+    ):
         check_policy(backend, 90)  # the letters of a text
 
 
