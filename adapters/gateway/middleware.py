@@ -155,11 +155,7 @@ class SpecMiddleware:
         await exchange.answer()
 
     def start(self, scope: Scope) -> None:
-        """Prepare for requests, when the application starts; here, nothing is needed.
-
-        Args:
-            scope: the ASGI scope of the application's lifespan.
-        """
+        """Prepare for requests, when the application's lifespan starts; here, nothing is needed."""
 
     async def _describe(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer ``GET /logitport`` in place of 404 or 405: the application authenticates first."""
