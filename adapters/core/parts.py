@@ -61,7 +61,7 @@ class Grammar:
     """A grammar, of whose text the output, or a phase, consists.
 
     Attributes:
-        start: llguidance's matcher before any token. Each request has a copy.
+        start: the matcher before any token, a ``Start``. Each request has a copy.
         size: the number of tokens of the vocabulary. It stands for the end of the text.
         end_tokens: the tokens that may come where the text may end.
         closing: the automaton that ends the phase, if the grammar does; state 1 is the end. The

@@ -9,6 +9,7 @@ import pytest
 import torch
 from logitport import spec as s
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.adapters.core.text import grammars
 from logitport.spec import GrammarSpec, Phase, PhaseEnd, PhasesSpec, SpecError
 
 TOKENS = [None, b"a", b"b", b"c", b"ab", b"ba", b"abc", b"aa", b"/", b'"', b"{", b"}", None, b"cb"]
@@ -179,6 +180,32 @@ def test_what_no_text_goes_on_with_ends_the_request_alone(output: list[int], wro
     assert left(logits[:1]) == {0}
     assert left(logits[1:]) == {3}
     assert errors == [(0, f"The grammar does not go on with token {wrong}")]
+
+
+def test_a_lexer_at_its_bounds_ends_no_other_request(monkeypatch: pytest.MonkeyPatch):
+    """Copies of a matcher share a lexer, and llguidance lets none go on once it is too large."""
+    monkeypatch.setitem(grammars._LIMITS, "max_lexer_states", 150)
+    program = program_of(GrammarSpec(regex="b(a|b|c)*|a(a|b|c){1,400}"))
+    errors = list[tuple[int, str]]()
+    realizer = Realizer(SIZE, report=lambda row, error, ends: errors.append((row, str(error))))
+    outputs: list[list[int]] = [[1], [2]]
+    logits = np.zeros((2, SIZE), np.float32)
+    for row, output in enumerate(outputs):
+        realizer.enter(row, program, [1], output, 0)
+    for _ in range(60):
+        logits[:] = 0
+        realizer.apply(logits)
+        assert left(logits[1:]) == {1, 2, 3, 4, 5, 6, 7, 13, *ENDS}
+        for output in outputs[len(errors) :]:
+            output.append(6)
+    assert len(outputs[0]) > 40
+    assert len(errors) == 1
+    assert errors[0][0] == 0
+    assert "too many states" in errors[0][1]
+    realizer.enter(0, program, [1], [], 0)
+    logits[:] = 0
+    realizer.apply(logits)
+    assert left(logits[:1]) == {1, 2, 4, 5, 6, 7}
 
 
 HARD = {"propertyNames": {"maxLength": 3}}

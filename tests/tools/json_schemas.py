@@ -48,7 +48,7 @@ class Ours:
         (grammar,) = compile_specs((spec,), lambda: self._vocabulary).grammars
 
         def accepts(token_ids: Sequence[int]) -> bool:
-            matcher = grammar.start.deep_copy()
+            matcher = grammar.start.copy()
             for token in token_ids:
                 words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
                 if not words[token >> 5] >> (token & 31) & 1 or not matcher.consume_token(token):

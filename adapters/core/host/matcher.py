@@ -28,11 +28,13 @@ class Matcher:
     """
 
     def __init__(self, grammar: Grammar, phase: int, rank: int, stop_token_id: int | None) -> None:
-        self._grammar, self._matcher = grammar, grammar.start
+        self._grammar = grammar
+        self._matcher: Any = None
         ends = {*grammar.end_tokens, *(() if stop_token_id is None else (stop_token_id,))}
         self._ends = frozenset() if rank >= 0 else frozenset(ends)
         self._words = np.zeros(grammar.size // 32 + 1, np.int32)
         self._is_read = False
+        self._tokens = np.zeros(0, np.int32)
         self._origin, self._taken = -1, 0
         self.phase, self.rank, self.same = phase, rank, 0
 
@@ -42,8 +44,9 @@ class Matcher:
         Raises:
             SpecError: for a token that the grammar does not have there.
         """
+        self._tokens = tokens
         if since != self._origin:
-            self._matcher, self._is_read = self._grammar.start.deep_copy(), False
+            self._matcher, self._is_read = self._grammar.start.copy(), False
             self._origin, self._taken = since, 0
         kept = min(self._taken, max(self.same - since, 0))
         if kept < self._taken:
@@ -53,11 +56,22 @@ class Matcher:
         for token in tokens[since + kept : length].tolist():
             if self.is_complete or (token in self._ends and self._matcher.is_accepting()):
                 break  # nothing acts after the text
-            if not self._matcher.consume_token(token):
+            if not (self._matcher.consume_token(token) or self._takes_again(token)):
                 raise SpecError(f"The grammar does not go on with token {token}")
             self._taken += 1
             self._is_read = False
         self.same = since + self._taken
+
+    def _takes_again(self, token: int) -> bool:
+        return self._begin_again() and self._matcher.consume_token(token)
+
+    def _begin_again(self) -> bool:
+        """Take the tokens anew if the lexer of all requests has stopped, be it by others'."""
+        if "lexer error" not in self._matcher.get_error():
+            return False
+        self._matcher = self._grammar.start.copy()
+        taken = self._tokens[self._origin : self._origin + self._taken]
+        return all(map(self._matcher.consume_token, taken.tolist()))
 
     @property
     def is_complete(self) -> bool:
@@ -81,9 +95,6 @@ class Matcher:
         if self._origin + self._taken < length:
             return None
         words = self._read()
-        if self._matcher.is_error():
-            why = self._matcher.get_error().split("\n")[0]
-            raise SpecError(f"The grammar cannot be followed: {why}")
         if self._matcher.is_accepting():
             for token in self._ends:
                 words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
@@ -92,10 +103,16 @@ class Matcher:
         return words
 
     def _read(self) -> Words:
-        """Read which tokens go on with the text."""
+        """Read which tokens go on with the text; raises as ``find`` does."""
         words, end = self._words, self._grammar.size
         if not self._is_read:
-            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            compute = words.ctypes.data, words.nbytes
+            self._matcher.unsafe_compute_mask_ptr(*compute)
+            if self._matcher.is_error() and self._begin_again():
+                self._matcher.unsafe_compute_mask_ptr(*compute)
+            if self._matcher.is_error():
+                why = self._matcher.get_error().split("\n")[0]
+                raise SpecError(f"The grammar cannot be followed: {why}")
             words.view(np.uint32)[end >> 5] &= np.uint32(~(1 << (end & 31)) & 0xFFFFFFFF)
             self._is_read = True
         return words

@@ -79,25 +79,56 @@ def tokens_of(vocabulary: Vocabulary) -> Any:
     return _made.setdefault(vocabulary, LLTokenizer(TokenizerWrapper(_Tokens(vocabulary))))
 
 
-def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Any:
-    """Return llguidance's matcher of a grammar, before any token.
+class Start:
+    """A grammar before any token.
+
+    Copies of a matcher share a lexer. Once it has come to its bounds with one of them, none goes
+    on, so that later copies are those of a new one.
+
+    Attributes:
+        matcher: the one to copy.
+    """
+
+    def __init__(self, text: str, tokens: Any) -> None:
+        self._made_of = text, tokens
+        self.matcher = self._make()
+
+    def _make(self) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
+
+        text, tokens = self._made_of
+        return LLMatcher(tokens, text, log_level=0, limits=LLParserLimits(**_LIMITS))
+
+    def copy(self) -> Any:
+        """Return a matcher, which is in error only if each would be."""
+        if not _goes_on(copy := self.matcher.deep_copy()):
+            self.matcher = self._make()
+            _goes_on(copy := self.matcher.deep_copy())
+        return copy
+
+
+def _goes_on(matcher: Any) -> bool:
+    matcher.compute_bitmask()
+    return not matcher.is_error()
+
+
+def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Start:
+    """Return a grammar's matcher.
 
     Raises:
         SpecError: for a grammar that llguidance does not know, with its reason, and for one that is
             too large.
     """
     tokens = tokens_of(vocabulary)
-    from llguidance import LLMatcher, LLParserLimits
-
-    text = LLMatcher.grammar_from_lark(_HEADER + _lark(spec))
-    matcher = LLMatcher(tokens, text, log_level=0, limits=LLParserLimits(**_LIMITS))
+    start = Start(_HEADER + _lark(spec), tokens)
+    matcher = start.matcher
     if matcher.is_error():
         why = matcher.get_error().split("\n")[0]
         raise SpecError(f"The grammar cannot be followed: {why}", form_of(spec))
     first = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     if matcher.is_accepting() and np.unpackbits(first).sum() == 1:
         raise SpecError("Expected a grammar with some text, got one without", form_of(spec))
-    return matcher
+    return start
 
 
 def form_of(spec: GrammarSpec) -> str:
