@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,19 @@ def test_a_lexer_at_its_bounds_ends_no_other_request(monkeypatch: pytest.MonkeyP
     assert left(logits[:1]) == {1, 2, 4, 5, 6, 7}
 
 
+def test_no_number_of_choices_is_too_high():
+    choices = tuple("a" + "".join(each) for each in product("abc/{}", repeat=5))
+    realizer, output = Realizer(SIZE), list[int]()
+    realizer.enter(0, program_of(GrammarSpec(choices=choices)), [1], output)
+    for token, may_come in ((1, {1, 4, 6, 7}), (2, {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13})):
+        assert step(realizer) == may_come
+        output.append(token)
+    assert step(realizer) == {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13}
+
+
 HARD = {"propertyNames": {"maxLength": 3}}
+SHARED = {"allOf": [{"multipleOf": each / 10} for each in (7, 11, 13, 17, 19, 23, 29)]}
+MANY = {"allOf": [{"pattern": "a"}] * 64, "patternProperties": {f"b{i}": True for i in range(65)}}
 # a grammar | why it is refused
 REFUSED = {
     GrammarSpec(regex="("): "The grammar cannot be followed: ",
@@ -217,6 +230,12 @@ REFUSED = {
     GrammarSpec(json_schema={"type": "strin"}): "The grammar cannot be followed: ",
     GrammarSpec(json_schema=HARD): "Unimplemented keys",
     GrammarSpec(json_schema=HARD | {"x-guidance": {"lenient": True}}): "Unimplemented keys",
+    GrammarSpec(json_schema={"$ref": "#"}): "The grammar cannot be followed: ",
+    GrammarSpec(json_schema={"multipleOf": 99_991}): "multipleOf together, got 99,991",
+    GrammarSpec(json_schema=SHARED): "multipleOf together, got 215,656,441",
+    GrammarSpec(json_schema={"multipleOf": True}): "The grammar cannot be followed: ",
+    GrammarSpec(json_schema={"maxItems": 10**9}): "items in all arrays, got 1,000,000,000",
+    GrammarSpec(json_schema=MANY): "128 patterns, got 129",
     GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}): "XGrammar",
 }
 

@@ -6,8 +6,10 @@ found of the grammar so far. Forced text is not tokenized in one way alone: any 
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import lcm
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -34,6 +36,13 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 """Bounds of a grammar: 20 ms to compile it, 15 ms for a step, 20 MB for what it keeps."""
+
+MAX_STEPS = 16_384
+"""The most items that a schema's arrays may be bounded by, together, and the least common multiple
+of what is in its ``multipleOf``: llguidance takes 5 us to compile each."""
+
+MAX_PATTERNS = 128
+"""The most patterns of a schema. llguidance may compare each with each."""
 
 _HEADER = '%llguidance {"no_forcing": true}\n'
 _LITERAL = re.compile(r"\\.|/|\n", re.DOTALL)
@@ -122,10 +131,10 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Start:
     tokens = tokens_of(vocabulary)
     start = Start(_HEADER + _lark(spec), tokens)
     matcher = start.matcher
+    first = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     if matcher.is_error():
         why = matcher.get_error().split("\n")[0]
         raise SpecError(f"The grammar cannot be followed: {why}", form_of(spec))
-    first = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     if matcher.is_accepting() and np.unpackbits(first).sum() == 1:
         raise SpecError("Expected a grammar with some text, got one without", form_of(spec))
     return start
@@ -140,13 +149,14 @@ def _lark(spec: GrammarSpec) -> str:
     """Write a grammar as llguidance's Lark."""
     if spec.json_schema is not None:
         schema: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(spec.json_schema))
+        _check_cost(schema)
         white = spec.whitespace_pattern
         own = SEPARATORS if white is None else {"whitespace_pattern": white}
         return f"start: %json {json.dumps({**schema, 'x-guidance': own})}"
     if spec.regex is not None:
         return f"start: /{_LITERAL.sub(_escaped, spec.regex)}/"
     if spec.choices is not None:
-        return f"start: {' | '.join(json.dumps(each) for each in spec.choices)}"
+        return f"start: TEXT\nTEXT: {' | '.join(json.dumps(each) for each in spec.choices)}"
     if spec.ebnf is not None:
         from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -157,6 +167,45 @@ def _lark(spec: GrammarSpec) -> str:
     raise SpecError(
         "Expected an engine with XGrammar: others have no structural tags", form_of(spec)
     )
+
+
+def _check_cost(schema: Mapping[str, Any]) -> None:
+    """Refuse what llguidance compiles without bounds of its own."""
+    items, multiple, patterns = 0, 1, 0
+    for each in _objects(schema):
+        items += max(_number(each.get(name)) for name in ("minItems", "maxItems"))
+        multiple = lcm(multiple, int("".join(map(str, _digits(each.get("multipleOf"))))) or 1)
+        names: object = each.get("patternProperties")
+        patterns += isinstance(each.get("pattern"), str)
+        patterns += len(cast("Mapping[str, Any]", names)) if isinstance(names, dict) else 0
+    for most, what, given in (
+        (MAX_STEPS, "items in all arrays", items),
+        (MAX_STEPS, "as multiple of all multipleOf together", multiple),
+        (MAX_PATTERNS, "patterns", patterns),
+    ):
+        if given > most:
+            raise SpecError(f"Expected at most {most:,} {what}, got {given:,}", "json_schema")
+
+
+def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all objects in a schema."""
+    waiting = [schema]
+    while waiting:
+        if isinstance(each := waiting.pop(), dict):
+            fields = cast("dict[str, Any]", each)
+            yield fields
+            waiting += fields.values()
+        elif isinstance(each, list):
+            waiting += cast("list[Any]", each)
+
+
+def _number(given: object) -> float:
+    return given if isinstance(given, int | float) and not isinstance(given, bool) else 0
+
+
+def _digits(given: object) -> tuple[int, ...]:
+    """Return the digits of a number without zeros at its ends: those of 0.0120 are 1 and 2."""
+    return Decimal(str(_number(given))).normalize().as_tuple().digits
 
 
 def _escaped(match: re.Match[str]) -> str:
