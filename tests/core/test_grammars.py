@@ -246,3 +246,14 @@ def test_refused(spec: GrammarSpec):
         program_of(s.BannedTokensSpec((1,)), spec)
     (form,) = (name for name in GrammarSpec.FORMS if getattr(spec, name) is not None)
     assert error.value.path == f"$.specs[1].{form}"
+
+
+def test_an_end_beyond_the_tokenizer():
+    """A model may have more columns than its tokenizer has tokens, and end with one of these."""
+    size = SIZE + 60
+    realizer = Realizer(size)
+    realizer.enter(0, program_of(GrammarSpec(choices=("ab",))), [1], [4], size - 1)
+    logits = np.zeros((1, size), np.float32)
+    realizer.apply(logits)
+    assert left(logits) == ENDS | {size - 1}
+    assert realizer.failed_requests == 0

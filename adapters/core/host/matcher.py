@@ -32,7 +32,9 @@ class Matcher:
         self._matcher: Any = None
         ends = {*grammar.end_tokens, *(() if stop_token_id is None else (stop_token_id,))}
         self._ends = frozenset() if rank >= 0 else frozenset(ends)
-        self._words = np.zeros(grammar.size // 32 + 1, np.int32)
+        highest = max(grammar.size, *self._ends, 0)  # an end may be beyond the tokenizer's tokens
+        self._words = np.zeros(highest // 32 + 1, np.int32)
+        self._of_text = self._words[: grammar.size // 32 + 1]
         self._is_read = False
         self._tokens = np.zeros(0, np.int32)
         self._origin, self._taken = -1, 0
@@ -50,7 +52,8 @@ class Matcher:
             self._origin, self._taken = since, 0
         kept = min(self._taken, max(self.same - since, 0))
         if kept < self._taken:
-            self._matcher.rollback(self._taken - kept)
+            if not self._matcher.rollback(self._taken - kept):
+                self._matcher, kept = self._grammar.start.copy(), 0
             self._is_read = False
         self._taken = kept
         for token in tokens[since + kept : length].tolist():
@@ -106,7 +109,8 @@ class Matcher:
         """Read which tokens go on with the text; raises as ``find`` does."""
         words, end = self._words, self._grammar.size
         if not self._is_read:
-            compute = words.ctypes.data, words.nbytes
+            words[len(self._of_text) :] = 0
+            compute = words.ctypes.data, self._of_text.nbytes
             self._matcher.unsafe_compute_mask_ptr(*compute)
             if self._matcher.is_error() and self._begin_again():
                 self._matcher.unsafe_compute_mask_ptr(*compute)
