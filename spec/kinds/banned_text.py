@@ -1,6 +1,7 @@
 """``banned_text``: the output never contains some texts, however they are tokenized."""
 
 import re
+import unicodedata
 from functools import cache
 from typing import Annotated
 
@@ -21,6 +22,9 @@ SEPARATORS = (
 )
 """Ranges of the characters that are in no word. Of each range, each byte in UTF-8 has a range."""
 
+ACCENTS = (("\u0300", "\u033f"), ("\u0340", "\u036f"))
+"""Ranges of the combining marks that ``ignore_accents`` leaves out, each of one first byte."""
+
 _RANGES = (f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS)
 _SEPARATOR = re.compile(f"[{''.join(_RANGES)}]")
 
@@ -32,8 +36,8 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
     the text begins or ends within a token. ``banned_sequences`` bans one tokenization of a word:
     with ``" banana"`` as one token, the model may still choose ``" Ban"`` and ``"anas"``.
 
-    Texts are compared byte by byte, in UTF-8. Nothing is normalized: ``é`` as one character is not
-    ``e`` and an accent. A text is found within words, too: ``" ass"`` with a space leaves
+    Texts are compared byte by byte, in UTF-8. Without ``ignore_accents``, ``é`` as one character is
+    not ``e`` and an accent. A text is found within words, too: ``" ass"`` with a space leaves
     ``class`` free. Texts that begin with a space also take much less memory, because few tokens
     end with a space and the first letters of a word.
 
@@ -68,21 +72,29 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
             dotless i, equal only themselves.
         whole_words: whether a text counts only as a whole word, or as several. Each text begins and
             ends with a character of a word then.
+        ignore_accents: whether texts are compared without accents, the marks from U+0300 to U+036F:
+            ``Paris`` and ``París`` are equal, of one character for a letter or of several. So are
+            ``и`` and ``й``. A stroke is no accent: ``ø`` is not ``o``, and ``ł`` is not ``l``.
 
     Raises:
         SpecError: if a field is out of bounds, or a text begins or ends between words although
-            ``whole_words`` is set.
+            ``whole_words`` is set, or has nothing but accents although ``ignore_accents`` is.
     """
 
     texts: _Texts
     ignore_case: bool = False
     whole_words: bool = False
+    ignore_accents: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for i, text in enumerate(self.texts):
             check_text(text, "texts", i)
-            if self.whole_words and not (in_word(text[0]) and in_word(text[-1])):
+            left = self.without_accents(text)
+            if not left:
+                what = "Expected a text that is more than accents, because of `ignore_accents`"
+                raise SpecError(what, "texts", i)
+            if self.whole_words and not (in_word(left[0]) and in_word(left[-1])):
                 what = "Expected a text that begins and ends in a word, because of `whole_words`"
                 raise SpecError(what, "texts", i)
         check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "texts")
@@ -90,10 +102,14 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
     def sizes(self) -> Sizes:
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))
 
+    def without_accents(self, text: str) -> str:
+        """Leave the accents out, if they are to be ignored."""
+        return text.translate(unaccented()) if self.ignore_accents else text
+
     def bans_text(self, text: str) -> bool:
         fold = _folded if self.ignore_case else str
-        folded = fold(text)
-        return any(self._is_in(folded, fold(each)) for each in self.texts)
+        folded, *texts = (fold(self.without_accents(each)) for each in (text, *self.texts))
+        return any(self._is_in(folded, each) for each in texts)
 
     def _is_in(self, text: str, banned: str) -> bool:
         at = text.find(banned)
@@ -121,6 +137,18 @@ def _stand_ins() -> dict[int, str]:
     }
     numbers = {fold: chr(0xF0000 + n) for n, fold in enumerate(dict.fromkeys(several.values()))}
     return {i: numbers[fold] for i, fold in several.items()}
+
+
+@cache
+def unaccented() -> dict[int, str]:
+    """Map each letter with accents to the letter alone, and each accent to nothing."""
+    accents = {i: "" for first, last in ACCENTS for i in range(ord(first), ord(last) + 1)}
+    parts = {i: unicodedata.normalize("NFD", chr(i)) for i in range(0xC0, 0x2200)}
+    return accents | {
+        i: letter
+        for i, (letter, *marks) in parts.items()
+        if marks and letter.isalpha() and all(ord(mark) in accents for mark in marks)
+    }
 
 
 def in_word(character: str) -> bool:

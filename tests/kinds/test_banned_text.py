@@ -30,6 +30,7 @@ TOO_LONG = f"Expected `str` of length <= {limits.MAX_PATTERN}"
 IN_BYTES = f"Expected at most {limits.MAX_PATTERN} bytes in UTF-8, got {limits.MAX_PATTERN + 1}"
 IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got {limits.MAX_TEXT_BYTES + 1}"
 IN_A_WORD = "Expected a text that begins and ends in a word, because of `whole_words`"
+ACCENTS_ALONE = "Expected a text that is more than accents, because of `ignore_accents`"
 FULL = ("x" * limits.MAX_PATTERN,) * (limits.MAX_TEXT_BYTES // limits.MAX_PATTERN)
 
 
@@ -51,6 +52,13 @@ class TestRows(KindTests):
         ({"texts": ["a"], "ignore_case": 1}, "Expected `bool`, got `int`", "ignore_case"),
         ({"texts": ["a", " b"], "whole_words": True}, IN_A_WORD, "texts[1]"),
         ({"texts": ["C++"], "whole_words": True}, IN_A_WORD, "texts[0]"),
+        ({"texts": ["a"], "ignore_accents": 1}, "Expected `bool`, got `int`", "ignore_accents"),
+        ({"texts": ["a", "\u0301"], "ignore_accents": True}, ACCENTS_ALONE, "texts[1]"),
+        (
+            {"texts": ["\u0301 a"], "ignore_accents": True, "whole_words": True},
+            IN_A_WORD,
+            "texts[0]",
+        ),
     )
     largest = (BannedTextSpec(FULL), BannedTextSpec(("x",) * limits.MAX_TEXT_BYTES))
 
@@ -109,11 +117,63 @@ def test_what_completes_a_text(spec: BannedTextSpec, output: list[int], expected
         (BannedTextSpec(("k",)), "\u212a", False),
         (BannedTextSpec(("ass",), whole_words=True), "class ass", True),
         (BannedTextSpec(("ass",), whole_words=True), "class", False),
+        (BannedTextSpec(("Paris",), ignore_accents=True), "a Par\u00eds", True),
+        (BannedTextSpec(("Par\u00eds",), ignore_accents=True), "Paris", True),
+        (BannedTextSpec(("Par\u00eds",), ignore_accents=True), "Pari\u0301s", True),
+        (BannedTextSpec(("Pari\u0301s",), ignore_accents=True), "Pa\u0301ris", True),
+        (BannedTextSpec(("Paris",), ignore_accents=True), "PAR\u00cdS", False),
+        (BannedTextSpec(("Paris",), True, ignore_accents=True), "PAR\u00cdS", True),
+        (BannedTextSpec(("Paris",), False, True, True), "Par\u00edsian", False),
+        (BannedTextSpec(("Paris",), False, True, True), "Paris\u0301.", True),
+        (BannedTextSpec(("i",), True, ignore_accents=True), "\u0130", True),
+        (
+            BannedTextSpec(("\u0131", "l", "o", "="), True, False, True),
+            "i\u0142\u00f8\u2260",
+            False,
+        ),
     ],
 )
 def test_which_texts_it_bans(spec: BannedTextSpec, text: str, expected: bool):
     """A grammar of such choices is refused beside it."""
     assert spec.bans_text(text) is expected
+
+
+PLACES = (" Par", "\u00eds", "is", "i", "s", "\u0301s", "\u0301", "PAR\u00cdS", "s\u0301", "ns")
+"""Tokens of one word with accents and without."""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "output", "expected"),
+    [
+        ("Paris", {}, [0], {1, 2}),
+        ("Par\u00eds", {}, [0], {1, 2}),
+        ("Paris", {}, [0, 3], {4, 5, 8}),
+        ("Paris", {}, [0, 3, 6], {4, 5, 8}),
+        ("Paris", {}, [0, 6, 6, 3], {4, 5, 8}),
+        ("Paris", {}, [0, 9], set()),
+        ("Paris", {"ignore_case": True}, [], {7}),
+        ("PARI\u0301S", {"ignore_case": True}, [0], {1, 2, 7}),
+        ("Paris", {"whole_words": True}, [0, 3], {4, 5, 8}),
+        ("Paris", {"whole_words": True}, [6, 0, 3], {4, 5, 8}),
+        ("Paris", {"whole_words": True}, [9, 0, 3], {4, 5, 8}),
+        ("ris", {"whole_words": True}, [0, 3], set()),
+        ("is", {"whole_words": True}, [6], {1, 2}),
+        ("is", {"whole_words": True}, [9, 6], set()),
+    ],
+)
+def test_accents(text: str, options: dict[str, bool], output: list[int], expected: set[int]):
+    spec = BannedTextSpec((text,), ignore_accents=True, **options)
+    tokens = [each.encode() for each in PLACES]
+    assert completing(spec, tokens, (*output,)) == expected
+    assert banned([spec], tokens, output) == expected
+
+
+@pytest.mark.parametrize(("output", "expected"), [([0], {1}), ([0, 2], {3}), ([0, 2, 4], {1})])
+def test_a_letter_begins_with_the_first_byte_of_an_accent(output: list[int], expected: set[int]):
+    spec = BannedTextSpec(("aA", "\u0370"), ignore_accents=True)
+    tokens = (b"a", b"A", b"\xcd", b"\xb0", b"\x81")
+    assert completing(spec, tokens, (*output,)) == expected
+    assert banned([spec], tokens, output) == expected
 
 
 WORDS = {
@@ -162,10 +222,15 @@ def test_whole_words_of_few_tokens(tokens: list[bytes]):
     assert banned([BannedTextSpec(("a",), whole_words=True)], tokens, []) == everything
 
 
+WAYS = (True, False), (False, True), (True, True)
+"""Whether case is ignored, and whether accents are."""
+
+
 def test_separators():
     """No character is in a word in one case and in none in the other."""
-    for c, same in _variants().items():
-        assert {in_word(each.decode()) for each in same} == {in_word(c)}
+    for way in WAYS:
+        for c, same in _variants(*way).items():
+            assert {in_word(each.decode()) for each in same} == {in_word(c)}
     assert {c for c in map(chr, range(128)) if in_word(c)} == {
         *string.ascii_letters,
         *"0123456789_",
@@ -209,7 +274,7 @@ def test_every_character_after_a_word():
 
 RANGES = "".join(f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS)
 LETTER = f"(?:[^{RANGES}])"
-PIECES = (*"abAkKsß\u1e9eé \u2014\u2190", "\u2180", "\u212a", "\U0001f600")
+PIECES = (*"abAkKsß\u1e9eé\u00c1\u0301\u0370 \u2014\u2190", "\u2180", "\u212a", "\U0001f600")
 pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from(
     [bytes([byte]) for piece in PIECES for byte in piece.encode()]
 )
@@ -256,6 +321,12 @@ def test_no_output_has_a_banned_text(
             assert not holds(written, text, spec.whole_words)
             if spec.ignore_case:
                 assert not holds(written.lower(), text.lower(), spec.whole_words)
+            if spec.ignore_accents:
+                assert not holds(bare(written), bare(text), spec.whole_words)
+
+
+def bare(text: str) -> str:
+    return unicodedata.normalize("NFD", text).replace("\u0301", "")
 
 
 def holds(written: str, text: str, whole_words: bool) -> bool:
@@ -289,14 +360,18 @@ def test_specs_of_a_request_share_an_automaton():
 def test_characters_that_are_equal_but_for_their_case(characters: str, others: str):
     same = {c.encode() for c in characters}
     for c in characters:
-        assert {*_variants()[c]} == same
+        assert {*_variants(True, False)[c]} == same
     for c in others:
-        assert not {*_variants().get(c, ())} & same
+        assert not {*_variants(True, False).get(c, ())} & same
 
 
-def test_variants_are_equal_or_disjoint():
-    found = {encoding: same for same in _variants().values() for encoding in same}
-    for c, same in _variants().items():
+@pytest.mark.parametrize("way", WAYS)
+def test_variants_are_equal_or_disjoint(way: tuple[bool, bool]):
+    variants = {**_variants(*way)}
+    if way == (True, True):
+        del variants["\u0345"]  # an accent is in no text
+    found = {encoding: same for same in variants.values() for encoding in same}
+    for c, same in variants.items():
         assert c.encode() in same
         assert all(found[encoding] == same for encoding in same)
 
@@ -304,7 +379,16 @@ def test_variants_are_equal_or_disjoint():
 def test_every_letter_with_a_case_has_variants():
     for c in map(chr, range(0x110000)):
         if c.casefold() != c and not unicodedata.category(c).startswith("C"):
-            assert c in _variants()
+            assert c in _variants(True, False)
+
+
+def test_every_letter_with_accents_has_variants():
+    for c in map(chr, range(0x110000)):
+        letter, *marks = unicodedata.normalize("NFD", c)
+        if marks and letter.isalpha() and all("\u0300" <= mark <= "\u036f" for mark in marks):
+            assert letter.encode() in _variants(False, True)[c]
+            assert {letter.lower().encode(), c.encode()} <= {*_variants(True, True)[c]}
+    assert b"\xcd\x85" not in _variants(True, True)["\u03b9"]  # an accent, with a letter's case
 
 
 class TestEngines:

@@ -102,13 +102,15 @@ def automata(draw: Draws) -> Specs:
 
 def banned_texts(draw: Draws) -> Specs:
     """Texts of letters that equal others, or look like them."""
-    letters = "abAkK\u212aßẞsé"
+    letters = "abAkK\u212aßẞsée\u00e1\u0370"
     letter = st.sampled_from(letters)
-    inner = st.text(f"{letters} \u2014", max_size=4)
+    every = f"{letters}\u0301 \u2014"
+    inner = st.text(every, max_size=4)
     words = st.builds(lambda a, b, c: a + b + c, letter, inner, letter) | letter
-    texts = st.text(f"{letters} \u2014", min_size=1, max_size=6)
-    return st.builds(s.BannedTextSpec, tuples(texts, 4), st.booleans()) | st.builds(
-        s.BannedTextSpec, tuples(words, 4), st.booleans(), st.just(True)
+    texts = st.text(every, min_size=1, max_size=6).filter(lambda text: text.strip("\u0301"))
+    flag = st.booleans()
+    return st.builds(s.BannedTextSpec, tuples(texts, 4), flag, st.just(False), flag) | st.builds(
+        s.BannedTextSpec, tuples(words, 4), flag, st.just(True), flag
     )
 
 

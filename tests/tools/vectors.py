@@ -107,6 +107,10 @@ CHARACTERS: tuple[bytes | None, ...] = (
 ENDS: tuple[bytes | None, ...] = (
     *(b"</", b"think", b">", b"</think>", b"nk>\n", b"\n", b"a", b"b", None, b"ok", b"thi"),
 )
+ACCENTS: tuple[bytes | None, ...] = (
+    *(b"a", b"b", b"\xcc\x81", b"\xc3\xa1", b"B", b"b\xcc\x81", b" ", b"\xc3\xa1b", b"b "),
+    *(b"b\xcc", b"b\xcd", b"\x81", None),
+)
 SPACES: tuple[bytes | None, ...] = (
     *(b"{", b" ", b"  ", b"\n \n", b" a", b"a ", b"a", b"\xe3\x80", b"\x80", None),
 )
@@ -118,6 +122,8 @@ ABOUT_TEXT: tuple[tuple[tuple[LogitsProcessorSpec, ...], Sequence[bytes | None],
     ((s.BannedTextSpec(("a\u00df", "ass ", "i"), True),), LETTERS, (3, 9, 9, 3, 12, 13, 14, 3, 10)),
     ((s.BannedTextSpec(("ass",), whole_words=True),), WORDS, (3, 5, 4, 5, 6, 19, 5, 11, 3, 14, 15)),
     ((s.BannedTextSpec(("ass cl", "ass"), True, True),), WORDS, (1, 4, 3, 14, 16, 17, 18, 5, 12)),
+    ((s.BannedTextSpec(("AB\u00c1",), True, False, True),), ACCENTS, (0, 2, 1, 3, 2, 1, 4, 5)),
+    ((s.BannedTextSpec(("a\u0301b",), False, True, True),), ACCENTS, (6, 2, 0, 2, 2, 1, 6, 0)),
     ((s.MaxRunSpec(2),), SPACES, (0, 1, 1, 6, 2, 9, 1, 4, 3, 5, 2)),
     ((s.MaxRunSpec(1, ("a", "\u3000")),), SPACES, (6, 7, 8, 7, 4, 6, 7, 7, 8, 5)),
     ((CYRILLIC,), CHARACTERS, (9, 10, 11, 9, 18, 7, 8, 1, 9, 0)),

@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ....spec import BannedTextSpec
-from ....spec.kinds.banned_text import SEPARATORS
+from ....spec.kinds.banned_text import ACCENTS, SEPARATORS, unaccented
 from ..parts import Part
 from .banned_tokens import adding
 from .base import Context, Merge, merge
@@ -13,9 +13,15 @@ from .base import Context, Merge, merge
 if TYPE_CHECKING:
     from ..text.byte_automaton import Symbol
 
-_SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
+_SEPARATORS, _ACCENTS = (
+    [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in ranges]
+    for ranges in (SEPARATORS, ACCENTS)
+)
 
-merge.register(BannedTextSpec, lambda spec: Merge(_compile, (spec.ignore_case, spec.whole_words)))
+
+@merge.register
+def _(spec: BannedTextSpec) -> Merge:
+    return Merge(_compile, (spec.ignore_case, spec.ignore_accents, spec.whole_words))
 
 
 def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part]:
@@ -27,11 +33,14 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
     vocabulary = context.vocabulary_for(spec)
     from ..text.token_product import completing_texts  # imports numba
 
-    variants = _variants() if spec.ignore_case else {}
-    every = (text for each in specs for text in each.texts)
+    variants = _variants(spec.ignore_case, spec.ignore_accents)
+    every = (each.without_accents(text) for each in specs for text in each.texts)
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in every]
     separators = _SEPARATORS if spec.whole_words else ()
-    everywhere, automaton = completing_texts(texts, vocabulary, context.text_room, separators)
+    ignored = _ACCENTS if spec.ignore_accents else ()
+    everywhere, automaton = completing_texts(
+        texts, vocabulary, context.text_room, separators, ignored
+    )
     made = [adding(everywhere)] if len(everywhere) else []
     made += [] if automaton is None else [automaton]
     context.text_room -= sum(each.table_bytes for each in made)
@@ -39,7 +48,22 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
 
 
 @cache
-def _variants() -> "dict[str, Symbol]":
+def _variants(ignore_case: bool, ignore_accents: bool) -> "dict[str, Symbol]":
+    """Map each character to all that are equal to it, if there are others."""
+    cases = _cases() if ignore_case else {}
+    letters = unaccented() if ignore_accents else {}
+    alike: dict[Symbol, Symbol] = {}
+    for i, letter in letters.items():
+        if letter:
+            same = cases.get(letter, (letter.encode(),))
+            # An accent is no letter: U+0345 has a small letter's case.
+            left = alike.get(same) or tuple(c for c in same if c.decode().translate(letters))
+            alike[same] = (*left, chr(i).encode())
+    return cases | {c.decode(): same for same in alike.values() for c in same}
+
+
+@cache
+def _cases() -> "dict[str, Symbol]":
     """Map each character to all that are equal to it but for their case, if there are others.
 
     Characters are equal if ``str.casefold`` makes the same of them. All letters with a case are

@@ -26,7 +26,8 @@ class ByteAutomaton(NamedTuple):
     """Aho and Corasick's automaton over bytes. A state is a proper prefix of a text.
 
     State 0 is the empty prefix. A state's failure link leads to the longest proper suffix that is
-    a state, which has a lower number. With separators, a prefix begins with one of them.
+    a state, which has a lower number. With separators, a prefix begins with one of them. Characters
+    that are ignored lead from a prefix to itself, by states of their first bytes.
 
     Attributes:
         start: the state in which a text may begin.
@@ -51,7 +52,10 @@ class ByteAutomaton(NamedTuple):
 
     @classmethod
     def of(
-        cls, texts: Sequence[Sequence[Symbol]], separators: Sequence[Character] = ()
+        cls,
+        texts: Sequence[Sequence[Symbol]],
+        separators: Sequence[Character] = (),
+        ignored: Sequence[Character] = (),
     ) -> "ByteAutomaton":
         """Make the automaton of some texts, none of which is empty; see ``completing_texts``.
 
@@ -65,18 +69,23 @@ class ByteAutomaton(NamedTuple):
             states += 1
             return states - 1
 
+        def add_edges(state: int, characters: Sequence[Character], to: int) -> None:
+            for *before, (first, last) in characters:
+                at = state
+                for low, high in before:
+                    within = edges.get(at << 8 | low) or add_state()
+                    edges.update(dict.fromkeys(range(at << 8 | low, (at << 8 | high) + 1), within))
+                    at = within
+                edges.update(dict.fromkeys(range(at << 8 | first, (at << 8 | last) + 1), to))
+
         start = add_state() if separators else 0
-        for *before, (first, last) in separators:
-            state = 0
-            for low, high in before:
-                within = edges.get(state << 8 | low) or add_state()
-                edges |= dict.fromkeys(range(state << 8 | low, (state << 8 | high) + 1), within)
-                state = within
-            edges |= dict.fromkeys(range(state << 8 | first, (state << 8 | last) + 1), start)
+        add_edges(0, separators, start)
         after: dict[tuple[int, Symbol], int] = {}
         longer = [(start, text) for text in texts]
         for n in range(max(map(len, texts))):
             left, longer = longer, []
+            for state in dict.fromkeys(state for state, _ in left if state):
+                add_edges(state, ignored, state)
             for state, text in left:
                 symbol, value = text[n], ENDED
                 if n + 1 < len(text):
@@ -112,18 +121,20 @@ def follow_failures(own: Any, after: Any, failure: Any) -> None:
                     failure[to & ~ENDED] = before & ~ENDED
 
 
-def separator_table(separators: Sequence[Character]) -> Table:
+def separator_table(separators: Sequence[Character], ignored: Sequence[Character] = ()) -> Table:
     """Make the states after a text, ``[states, 256]``: by state and byte, the next one.
 
     In state 0, no separator may follow any more, in state ``FOUND`` there is one. The other states
     are within a separator, the first of them right after a text. Without separators, a text needs
-    none: there are no other states, and it ends in ``FOUND``.
+    none: there are no other states, and it ends in ``FOUND``. After ``ignored`` characters, the
+    state is as before them.
     """
-    table = np.zeros((FOUND + 2 + sum(map(len, separators)), 256), np.int32)
+    characters = [(each, FOUND) for each in separators] + [(each, FOUND + 1) for each in ignored]
+    table = np.zeros((FOUND + 2 + sum(len(each) for each, _ in characters), 256), np.int32)
     table[FOUND] = FOUND
     states = FOUND + 2
-    for character in separators:
-        while character[-1] == (0x80, 0xBF):  # any last byte
+    for character, to in characters:
+        while to == FOUND and character[-1] == (0x80, 0xBF):  # any last byte
             character = character[:-1]
         *before, (low, high) = character
         state = FOUND + 1
@@ -131,5 +142,5 @@ def separator_table(separators: Sequence[Character]) -> Table:
             if not table[state, byte]:
                 table[state, byte], states = states, states + 1
             state = table[state, byte]
-        table[state, low : high + 1] = FOUND
+        table[state, low : high + 1] = to
     return table if separators else table[: FOUND + 1]

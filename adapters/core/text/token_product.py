@@ -178,6 +178,7 @@ def completing_texts(
     vocabulary: Vocabulary,
     room: int,
     separators: Sequence[Character] = (),
+    ignored: Sequence[Character] = (),
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that would complete a text, in any tokenization.
 
@@ -192,6 +193,8 @@ def completing_texts(
             first byte of several is not a range. No symbol is a separator in one of its encodings
             and none in another, and no text begins with one. A token that ends within a separator
             counts as if it had it, and bytes after which any character is one decide.
+        ignored: characters that are left out of the output, with separators on either side of a
+            text, too. They are in no text, and their first bytes are in no separator.
 
     Returns:
         The tokens that hold a text, which are banned in every state; and the automaton that bans
@@ -200,8 +203,8 @@ def completing_texts(
     Raises:
         SpecError: before larger tables are made.
     """
-    automaton = ByteAutomaton.of(texts, separators)
-    return completing(automaton, vocabulary, room, separator_table(separators))
+    automaton = ByteAutomaton.of(texts, separators, ignored)
+    return completing(automaton, vocabulary, room, separator_table(separators, ignored))
 
 
 def completing(

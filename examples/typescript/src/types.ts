@@ -45,6 +45,7 @@ export type BannedTextSpec = {
   texts: ReadonlyArray<string>;
   ignore_case?: boolean;
   whole_words?: boolean;
+  ignore_accents?: boolean;
 };
 
 /** The output, as text, never has more than ``n`` characters of a class in a row. */
