@@ -233,6 +233,8 @@ REFUSED = {
     GrammarSpec(json_schema={"$ref": "#"}): "The grammar cannot be followed: ",
     GrammarSpec(json_schema={"multipleOf": 99_991}): "multipleOf together, got 99,991",
     GrammarSpec(json_schema=SHARED): "multipleOf together, got 215,656,441",
+    GrammarSpec(ebnf="root ::= b\n" + 'b ::= "a"\n' * 400): "400 rules, got 401",
+    GrammarSpec(ebnf="root ::= " + '"a" ' * 8_192): "32,768 characters here, got 32,777",
     GrammarSpec(json_schema={"multipleOf": True}): "The grammar cannot be followed: ",
     GrammarSpec(json_schema={"maxItems": 10**9}): "items in all arrays, got 1,000,000,000",
     GrammarSpec(json_schema=MANY): "128 patterns, got 129",
