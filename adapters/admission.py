@@ -36,6 +36,9 @@ from .presets import Preset
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
 
+GRAMMAR_STATES = 1 << 24
+"""The memory that the states of a grammar may come to take."""
+
 Key = tuple[Backend, str, int | None]
 
 
@@ -254,7 +257,8 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     check_contradictions(payload.specs, program, vocab_size)
     losing = may_lose(payload.specs, program, vocab_size)
     program = replace(program, may_lose=losing, continued=payload.continued)
-    return _Admitted(payload, program, program.memory)
+    grown = GRAMMAR_STATES * len(program.grammars)  # as requests lead to them
+    return _Admitted(payload, program, program.memory + grown)
 
 
 def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) -> _Admitted:

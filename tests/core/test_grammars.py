@@ -259,3 +259,19 @@ def test_an_end_beyond_the_tokenizer():
     realizer.apply(logits)
     assert left(logits) == ENDS | {size - 1}
     assert realizer.failed_requests == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, torch.bfloat16])
+def test_a_list_that_leaves_nothing_ends_the_request(dtype: Any):
+    errors = list[str]()
+    realizer = Realizer(SIZE, report=lambda row, error, ends: errors.append(str(error)))
+    apart = program_of(s.AllowedTokensSpec((3, 5)), GrammarSpec(choices=("ab",)))
+    together = program_of(s.AllowedTokensSpec((3, 4)), GrammarSpec(choices=("ab",)))
+    realizer.enter(0, apart, [1], [], 0)
+    realizer.enter(1, together, [1], [], 0)
+    zeros = np.zeros((2, SIZE), np.float32)
+    logits = torch.from_numpy(zeros).to(dtype) if dtype is torch.bfloat16 else zeros.astype(dtype)
+    realizer.apply(logits)
+    assert left(logits[1:]) == {4}
+    assert left(logits) == {0}
+    assert errors == ["The grammar and a list of the other specs leave no token together"]

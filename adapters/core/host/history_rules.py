@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....spec import DrySpec, NoRepeatNgramSpec
+from ....spec import DrySpec, NoRepeatNgramSpec, SpecError
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ....spec.limits import MAX_PATTERN
-from ..automaton import BAN_BIAS, UNKNOWN, Lane, UnknownTokenError
+from ..automaton import BAN_BIAS, UNKNOWN, Edit, Lane, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
 from ..automaton.automata import Automata, Watch
 from ..automaton.history import Tokens
@@ -176,7 +176,7 @@ class HistoryRules:
             i: the request's index there.
 
         Raises:
-            SpecError: if a grammar does not go on with the tokens.
+            SpecError: if a grammar does not go on with the tokens, or a list leaves none of it.
         """
         self.left = []
         for each in self._matchers:
@@ -184,6 +184,7 @@ class HistoryRules:
                 each.take(self.tokens, self._first(since), self.length)
                 if (left := each.find(self.length)) is not None:
                     self.left.append(left)
+                    _check_list(left, automata, i)
         if self._follows:
             of_request = automata.lanes[:, i], automata.since[i]
             follow(*of_request, self.tokens, self.length, *self._rules[:2])
@@ -209,6 +210,17 @@ class HistoryRules:
             found.append((tokens[:count].copy(), values[:count].copy()))
         every, added = zip(*found, strict=True)
         return np.concatenate(every), np.concatenate(added)
+
+
+def _check_list(left: Words, automata: Automata, i: int) -> None:
+    """Refuse the first list of a request, which is strict, if a grammar leaves no token of it."""
+    tables, states = automata.tables, automata.states[i, : automata.count[i]]
+    for state in states[tables.edit[states] == Edit.ALLOW][:1]:
+        ends = tables.set_ends[tables.operand[state] :]
+        listed = tables.set_tokens[ends[0] : ends[1]]
+        listed = listed[listed < 32 * len(left)]
+        if not (left[listed >> 5] >> (listed & 31) & 1).any():
+            raise SpecError("The grammar and a list of the other specs leave no token together")
 
 
 def _fields_of(

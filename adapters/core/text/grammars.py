@@ -184,11 +184,15 @@ def _check_cost(schema: Mapping[str, Any]) -> None:
     """Refuse what llguidance compiles without bounds of its own."""
     items, multiple, patterns = 0, 1, 0
     for each in _objects(schema):
-        items += max(_number(each.get(name)) for name in ("minItems", "maxItems"))
-        multiple = lcm(multiple, int("".join(map(str, _digits(each.get("multipleOf"))))) or 1)
-        names: object = each.get("patternProperties")
-        patterns += isinstance(each.get("pattern"), str)
-        patterns += len(cast("Mapping[str, Any]", names)) if isinstance(names, dict) else 0
+        # Nothing is called for an object that has none of them: there may be 10,000.
+        if "minItems" in each or "maxItems" in each:
+            items += max(_number(each.get(name)) for name in ("minItems", "maxItems"))
+        if "multipleOf" in each:
+            multiple = lcm(multiple, int("".join(map(str, _digits(each["multipleOf"])))) or 1)
+        if "pattern" in each:
+            patterns += isinstance(each["pattern"], str)
+        if "patternProperties" in each and isinstance(each["patternProperties"], dict):
+            patterns += len(cast("Mapping[str, Any]", each["patternProperties"]))
     for most, what, given in (
         (MAX_STEPS, "items in all arrays", items),
         (MAX_STEPS, "as multiple of all multipleOf together", multiple),
