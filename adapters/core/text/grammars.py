@@ -203,15 +203,15 @@ def _check_cost(schema: Mapping[str, Any]) -> None:
 
 
 def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects in a schema."""
+    """Yield all objects in a schema, of JSON's own types, with few calls."""
     waiting = [schema]
     while waiting:
-        if isinstance(each := waiting.pop(), dict):
-            fields = cast("dict[str, Any]", each)
-            yield fields
-            waiting += fields.values()
-        elif isinstance(each, list):
-            waiting += cast("list[Any]", each)
+        each = waiting.pop()
+        if each.__class__ is dict:
+            yield each
+            waiting += each.values()
+        elif each.__class__ is list:
+            waiting += each
 
 
 def _number(given: object) -> float:
