@@ -214,7 +214,7 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
 
 def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    ends = tuple(member.req.eos_token_ids or ())
+    ends = tuple(getattr(member.req, "eos_token_ids", None) or ())
     tokenizer = member.req.tokenizer
     backend = BACKEND.for_tokenizer(tokenizer, vocab_size, end_tokens=lambda: ends).preload()
     guard = None
