@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
@@ -33,7 +32,6 @@ from ..spec.errors import text_of
 from ..spec.payload import as_given, decode_texts, specs_of
 from ..spec.suggestions import nearest
 from ..spec.texts import Entry, Given, TextResolver
-from ..spec.tokenization import eos_token_id_of
 from .finding import Finding
 from .policy import Policy
 from .tokenizer_copy import TokenizerCopy
@@ -225,10 +223,8 @@ def _read(
 ) -> "Vocabulary":
     from .core import Vocabulary
 
-    made, ends = (read or Vocabulary.of_tokenizer)(tokenizer()), [*end_tokens()]
-    with suppress(SpecError):
-        ends.append(eos_token_id_of(tokenizer(), advice=""))
-    return made.first(vocab_size).ending(ends)
+    made = (read or Vocabulary.of_tokenizer)(tokenizer())
+    return made.first(vocab_size).ending(end_tokens())
 
 
 @lru_cache(maxsize=1)

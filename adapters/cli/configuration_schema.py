@@ -7,6 +7,7 @@ import msgspec
 from ...spec import THINKING_FAMILIES, json_schema
 from ...spec.schema import SPEC, strict
 from ..detection.schemes import Scheme
+from ..presets import Parameter
 
 _CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 
@@ -35,16 +36,11 @@ def configuration_schema() -> dict[str, Any]:
     text: dict[str, Any] = {"type": "string", "minLength": 1}
     tag = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
     stated = {**_object(start=tag, end=tag, then={"type": "string"}), "required": ["start", "end"]}
-    chosen = _object(
-        min={"type": "number"},
-        max={"type": "number"},
-        one_of={"type": "array", "items": {"type": ["string", "number"]}, "maxItems": 64},
-        max_length={"type": "integer", "minimum": 1},
-        default={"type": ["string", "number"]},
-    )
+    params = strict(msgspec.json.schema(dict[str, Parameter]))
+    definitions |= params.pop("$defs")
     with_values = {
         **_object(
-            params={"type": "object", "additionalProperties": chosen},
+            params=params,
             specs={"type": "array", "items": {"type": "object"}, "minItems": 1},
         ),
         "required": ["params", "specs"],

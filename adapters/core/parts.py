@@ -33,6 +33,11 @@ def failing(error: Exception, guard: "Program") -> "Program":
     return Program((Acting(PerRequest(make)),), guard=guard)
 
 
+def rank_of(automaton: Automaton | None, lanes: Sequence[Lane]) -> int:
+    """Find an automaton among a request's; -1 for none."""
+    return next((i for i, lane in enumerate(lanes) if lane.automaton is automaton), -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopRule:
     """A rule against loops, which looks up the newest tokens in the history.
@@ -52,8 +57,7 @@ class LoopRule:
 
     def ranks(self, lanes: Sequence[Lane]) -> tuple[int, int]:
         """Find ``forcing`` and ``block`` among a request's automata; -1 for none."""
-        rank: dict[Automaton | None, int] = {each: i for i, (each, *_) in enumerate(lanes)}
-        return rank.get(self.forcing, -1), rank.get(self.block, -1)
+        return rank_of(self.forcing, lanes), rank_of(self.block, lanes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -113,4 +113,5 @@ def _vocabulary_of(llm: Any) -> Vocabulary:
         size = llama_cpp.llama_token_to_piece(vocab, token_id, buffer, len(buffer), 0, False)
         return bytes(memoryview(buffer)[:size])  # nothing for control tokens
 
-    return Vocabulary.of_tokens([piece(token_id) for token_id in range(llm.n_vocab())])
+    tokens = [piece(token_id) for token_id in range(llm.n_vocab())]
+    return Vocabulary.of_tokens(tokens).ending([llm.token_eos()])

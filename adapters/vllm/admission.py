@@ -32,7 +32,7 @@ from .callers import caller_frame
 from .engine_config import (
     Role,
     begins_with_grammar,
-    eos_of_model,
+    configured_eos,
     eos_token_ids_of,
     once_per_engine,
     role_of,
@@ -73,9 +73,9 @@ def _live(vllm_config: "VllmConfig") -> Live[Backend]:
     settings = others.get(KEY) if isinstance(others, Mapping) else None
 
     def load() -> Vocabulary:
-        read = tokenizer_of(model_config)
-        vocabulary = Vocabulary.of_tokenizer(read).first(model_config.get_vocab_size())
-        return vocabulary.ending(eos_of_model(model_config, read))
+        vocabulary = Vocabulary.of_tokenizer(tokenizer_of(model_config))
+        vocabulary = vocabulary.first(model_config.get_vocab_size())
+        return vocabulary.ending(configured_eos(model_config))
 
     tokenizer, engine = TokenizerCopy(lambda: tokenizer_of(model_config)), ref(vllm_config)
     free = replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer)

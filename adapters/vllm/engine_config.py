@@ -113,16 +113,15 @@ def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int
     return _configured_eos(vllm_config) | (set() if own is None else {own})
 
 
-def eos_of_model(model_config: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the same, of a model's configuration alone."""
+def configured_eos(model_config: Any) -> frozenset[int]:
+    """Read the EOS tokens of a model's generation configuration."""
     eos = model_config.try_get_generation_config().get("eos_token_id") or ()
-    own: int | None = getattr(tokenizer, "eos_token_id", None)
-    return frozenset([*([eos] if isinstance(eos, int) else eos), *([] if own is None else [own])])
+    return frozenset([eos] if isinstance(eos, int) else eos)
 
 
 @once_per_engine
 def _configured_eos(vllm_config: "VllmConfig") -> frozenset[int]:
-    return eos_of_model(vllm_config.model_config, None)
+    return configured_eos(vllm_config.model_config)
 
 
 @once_per_engine

@@ -28,7 +28,7 @@ from ..automaton.steps import BASE
 from ..kinds.dry import penalties
 from ..kinds.no_loop import closes, needs
 from ..loops import loop
-from ..parts import Acting, Grammar, LoopRule, Mark
+from ..parts import Acting, Grammar, LoopRule, Mark, rank_of
 from .draw import draw, drawing_of
 from .edit import add, find
 from .loop_rules import (
@@ -79,6 +79,7 @@ class HistoryRules:
     Attributes:
         tokens: an array that begins with the history.
         length: the number of its tokens.
+        closing: the grammars that end their phases.
         left: what grammars leave of the row at this step, a mask for each that acts.
         drawing: what ``draw`` reads of a mark, if there is one.
 
@@ -95,13 +96,12 @@ class HistoryRules:
         stop_token_id: int | None = None,
     ) -> None:
         self.left: list[Words] = []
-        rank: dict[Any, int] = {lane.automaton: k for k, lane in enumerate(lanes)}
         self._matchers = [
-            Matcher(part, phase, rank.get(part.closing, -1), stop_token_id)
+            Matcher(part, phase, rank_of(part.closing, lanes), stop_token_id)
             for part, phase, *_ in rules
             if isinstance(part, Grammar)
         ]
-        self._closing = [each for each in self._matchers if each.rank >= 0]
+        self.closing = [each for each in self._matchers if each.rank >= 0]
         self._prompt_length = len(prompt)
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
@@ -147,7 +147,7 @@ class HistoryRules:
     @property
     def watch(self) -> Watch | None:
         """What closes phases along an earlier output, if anything does."""
-        return self.close if self._closing else None
+        return self.close if self.closing else None
 
     def close(self, automata: Automata, i: int, length: int | None = None) -> None:
         """Close the phases whose grammars are complete, before the automata take the newest token.
@@ -158,7 +158,7 @@ class HistoryRules:
             length: the number of tokens, with the newest; by default, of all.
         """
         length = self.length if length is None else length
-        for each in self._closing:
+        for each in self.closing:
             if (since := automata.since[i, each.phase]) >= 0:
                 each.take(self.tokens, self._first(since), length)
                 if each.ends_at(length):

@@ -72,7 +72,7 @@ class Matcher:
         """Take the tokens anew if the lexer of all requests has stopped, be it by others'."""
         if "lexer error" not in self._matcher.get_error():
             return False
-        self._matcher = self._grammar.start.copy()
+        self._matcher = self._grammar.start.another()
         taken = self._tokens[self._origin : self._origin + self._taken]
         return all(map(self._matcher.consume_token, taken.tolist()))
 

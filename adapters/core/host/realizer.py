@@ -1,7 +1,7 @@
 """Realization on the host: the requests of a batch, their programs, and their logits' edits."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -267,11 +267,10 @@ class Realizer(Layer):
         automata = self._automata
         if self._outputs.requests:
             self._fail(self._outputs.read(automata, self._edits.rules))
-            self._follow(HistoryRules.close)
             if automata.advance():
                 failed = np.flatnonzero(automata.failed[: len(automata)]).tolist()
                 self._fail([(automata.requests[i], UnknownTokenError()) for i in failed])
-        self._follow(HistoryRules.follow)
+        self._follow_history()
         self._last_resort.look(step, self._editor, automata)
         if automata.requests:
             shaped = self._edits.shape(step, self._editor)
@@ -283,12 +282,12 @@ class Realizer(Layer):
             self._edits.own = []  # it has requests
         self._last_resort.apply(step, self._editor)
 
-    def _follow(self, follow: Callable[[HistoryRules, Automata, int], None]) -> None:
+    def _follow_history(self) -> None:
         """Let history rules follow the automata; a grammar without a way on ends its request."""
         failed: list[tuple[Request, Exception]] = []
         for request, rules in self._edits.rules.items():
             try:
-                follow(rules, self._automata, request.index)
+                rules.follow(self._automata, request.index)
             except SpecError as error:
                 failed.append((request, error))
         self._fail(failed)

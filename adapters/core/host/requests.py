@@ -121,7 +121,10 @@ class Outputs:
                 request = self.requests[i]
                 if request in rules:
                     try:
-                        rules[request].append(last[i])
+                        own = rules[request]
+                        own.append(last[i])
+                        if own.closing:
+                            own.close(automata, request.index)
                     except Exception as error:
                         failed.append((request, error))
         return failed

@@ -37,7 +37,7 @@ _LIMITS: dict[str, Any] = {
 }
 """Bounds of a grammar: 120 ms to compile it, 35 ms for a step, 20 MB for what it keeps."""
 
-MAX_STEPS = 16_384
+MAX_EXPANDED = 16_384
 """The most items that a schema's arrays may be bounded by, together, and the least common multiple
 of what is in its ``multipleOf``: llguidance takes 5 us to compile each."""
 
@@ -98,7 +98,7 @@ class Start:
     """A grammar before any token.
 
     Copies of a matcher share a lexer. Once it has come to its bounds with one of them, none goes
-    on, so that later copies are those of a new one.
+    on: each asks for another, which is a copy of a new one.
 
     Attributes:
         matcher: the one to copy.
@@ -115,16 +115,16 @@ class Start:
         return LLMatcher(tokens, text, log_level=0, limits=LLParserLimits(**_LIMITS))
 
     def copy(self) -> Any:
-        """Return a matcher, which is in error only if each would be."""
-        if not _goes_on(copy := self.matcher.deep_copy()):
+        """Return a matcher."""
+        return self.matcher.deep_copy()
+
+    def another(self) -> Any:
+        """Return a matcher in place of one that has stopped with its lexer."""
+        copy = self.copy()
+        copy.compute_bitmask()
+        if copy.is_error():
             self.matcher = self._make()
-            _goes_on(copy := self.matcher.deep_copy())
-        return copy
-
-
-def _goes_on(matcher: Any) -> bool:
-    matcher.compute_bitmask()
-    return not matcher.is_error()
+        return self.copy()
 
 
 def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Start:
@@ -194,8 +194,8 @@ def _check_cost(schema: Mapping[str, Any]) -> None:
         if "patternProperties" in each and isinstance(each["patternProperties"], dict):
             patterns += len(cast("Mapping[str, Any]", each["patternProperties"]))
     for most, what, given in (
-        (MAX_STEPS, "items in all arrays", items),
-        (MAX_STEPS, "as multiple of all multipleOf together", multiple),
+        (MAX_EXPANDED, "items in all arrays", items),
+        (MAX_EXPANDED, "as multiple of all multipleOf together", multiple),
         (MAX_PATTERNS, "patterns", patterns),
     ):
         if given > most:

@@ -1,6 +1,7 @@
 """Vocabularies: the bytes of each token, for rules about text."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ....spec import SpecError
+from ....spec.tokenization import eos_token_id_of
 from ..automaton.arrays import Ints, token_array
 from .loading import tokens_of
 
@@ -28,7 +31,8 @@ class Vocabulary:
         data: ``[bytes]`` uint8, the bytes of all tokens, end to end.
         ends: ``[size]``, the end of each token in ``data``.
         is_special: ``[size]`` bool, the ids that have no text.
-        end_tokens: the tokens with which the model ends a reply, as far as its engine says.
+        end_tokens: the tokens with which the model ends a reply, as far as its tokenizer and its
+            engine say.
     """
 
     data: npt.NDArray[np.uint8]
@@ -60,7 +64,10 @@ class Vocabulary:
             ValueError: if it is none of these, or does not define the bytes of its tokens.
             ModuleNotFoundError: for a file of tekken or SentencePiece, whose library is missing.
         """
-        return cls.of_tokens(tokens_of(tokenizer))
+        made = cls.of_tokens(tokens_of(tokenizer))
+        with suppress(SpecError):  # some have no EOS
+            made = made.ending([eos_token_id_of(tokenizer, advice="")])
+        return made
 
     def first(self, size: int) -> "Vocabulary":
         """Return the vocabulary of the first ``size`` tokens: a model may have no others."""
@@ -69,8 +76,9 @@ class Vocabulary:
         return replace(self, ends=self.ends[:size], is_special=self.is_special[:size])
 
     def ending(self, tokens: Iterable[int]) -> "Vocabulary":
-        """Return the vocabulary of a model that ends its replies with these tokens."""
-        return replace(self, end_tokens=tuple(sorted({t for t in tokens if 0 <= t < self.size})))
+        """Return the vocabulary of a model that ends its replies with these tokens, too."""
+        known = {each for each in (*self.end_tokens, *tokens) if 0 <= each < self.size}
+        return replace(self, end_tokens=tuple(sorted(known)))
 
     @property
     def size(self) -> int:
