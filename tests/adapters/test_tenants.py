@@ -120,7 +120,7 @@ def test_effort():
 # body | tenant | path | the refusal
 REFUSED: list[tuple[Any, str | None, str, str]] = [
     ({}, None, CHAT, "The request names no tenant"),
-    (gzip.compress(b"{}"), "adds", CHAT, "not compressed"),
+    (gzip.compress(b"{}", mtime=0), "adds", CHAT, "not compressed"),
     (b"[]", "adds", CHAT, "Expected a JSON object"),
     ({"vllm_xargs": [1]}, "adds", CHAT, "are added - at `vllm_xargs`"),
     ({"sampling_params": [{}]}, "adds", GENERATE, "Expected an object"),
