@@ -226,21 +226,6 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.ChoiceSpec(((1, 1), (3,)), EOS), s.MinTokensSpec(1, (EOS,))),
         "`$.specs[1]`, which bans token 2 - at `$.specs[0].eos_token_id`",
     ),
-    "a loop in a forced text, and what comes after it": (
-        (Forced((4, 4, 1)), s.NoLoopSpec(2, max_period=1, then_token_ids=(7,))),
-        (Forced((4, 4, 7)), s.NoLoopSpec(2, max_period=1, then_token_ids=(7,))),
-        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
-    ),
-    "a loop in a closing text, and what comes after it": (
-        (s.NoLoopSpec(3, then_token_ids=(7, 8)), s.ForcedEndSpec(9, (5, 6, 5, 6, 5, 6, 1))),
-        (s.NoLoopSpec(3, then_token_ids=(7, 8)), s.ForcedEndSpec(9, (5, 6, 5, 6, 5, 1, 6))),
-        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
-    ),
-    "a loop in the only answer": (
-        (s.NoLoopSpec(2, then_token_ids=(7,)), s.ChoiceSpec(((4, 4),), EOS)),
-        (s.NoLoopSpec(3, then_token_ids=(7,)), s.ChoiceSpec(((4, 4),), EOS)),
-        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
-    ),
     "a token that opens thinking and is forced, too": (
         (s.ThinkingBudgetSpec(3, (5, 7), (5,)), s.BannedTokensSpec((5,))),
         (s.ThinkingBudgetSpec(3, (5, 7), (6,)), s.BannedTokensSpec((5,))),
@@ -255,22 +240,6 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (in_phase(2), s.BannedTokensSpec((3,))),
         (in_phase(3), s.BannedTokensSpec((3,))),
         "`$.specs[1]`, which bans token 3 - at `$.specs[0].phases[0].specs[0].token_ids[0]`",
-    ),
-    "two texts after a loop": (
-        (s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(3, then_token_ids=(8,))),
-        (s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(4, then_token_ids=(8,))),
-        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
-    ),
-    "two texts after loops of the same period": (
-        (
-            s.NoLoopSpec(3, max_period=4, min_period=3, then_token_ids=(7,)),
-            s.NoLoopSpec(3, max_period=6, min_period=4, then_token_ids=(8,)),
-        ),
-        (
-            s.NoLoopSpec(3, max_period=3, min_period=3, then_token_ids=(7,)),
-            s.NoLoopSpec(3, max_period=6, min_period=4, then_token_ids=(8,)),
-        ),
-        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "two grammars": (
         (GRAMMAR, s.GrammarSpec(regex="a+")),

@@ -196,10 +196,6 @@ BY_HAND: dict[str, Specs] = {
     ),
     "a stop token in phases": (s.MinTokensSpec(10, (EOS,)), phases(THREE, eos=EOS)),
     "an automaton's token": (FORCES_6, Forced((5,))),
-    "a repeated token": (Forced((5, 5)), s.NoRepeatNgramSpec(1)),
-    "a repeated token, much later": (s.ForcedEndSpec(1 << 20, (5, 5)), s.NoRepeatNgramSpec(1)),
-    "a repeated token of a choice": (s.ChoiceSpec(((5, 5), (6,)), EOS), s.NoRepeatNgramSpec(1)),
-    "a repeated bigram": (Forced((5, 6, 5, 6)), s.NoRepeatNgramSpec(2)),
     "all tokens banned": (s.BannedTokensSpec(tuple(range(16))),),
     "all tokens banned together": (
         s.BannedTokensSpec(tuple(range(9))),
@@ -217,11 +213,6 @@ NEAR: dict[str, Specs] = {
     "one token": (Forced((8,)), phases(s.Phase((Forced((8,)),)))),
     "a stop token in time": (s.MinTokensSpec(3, (EOS,)), phases(THREE, eos=EOS)),
     "the request is over": (Forced((5,), EOS), s.ForcedEndSpec(2, (6,))),
-    "the request may be over": (Forced((5,), EOS), s.NoRepeatNgramSpec(1)),
-    "no repeated token": (Forced((5, 6)), s.NoRepeatNgramSpec(1)),
-    "a window": (Forced((5, 6, 5)), s.NoRepeatNgramSpec(1, 1)),
-    "an exception": (Forced((5, 5)), s.NoRepeatNgramSpec(1, allowed_token_ids=(5,))),
-    "the model may choose": (s.AllowedTokensSpec((5, 6)), s.NoRepeatNgramSpec(2, 4)),
     "a floor and a budget": (
         s.ThinkingBudgetSpec(20, **OPENED, min_tokens=10),
         s.ThinkingBudgetSpec(10, **OPENED),
@@ -235,7 +226,6 @@ NEAR: dict[str, Specs] = {
         s.ThinkingBudgetSpec(3, **OPENED, message_token_ids=(EOS, 5), stop_token_ids=(EOS,)),
         s.BannedTokensSpec((5,)),
     ),
-    "all but the end is used up": (s.ForcedEndSpec(20, (5, 5), EOS), s.NoRepeatNgramSpec(1)),
     "a trigger that is banned": (s.TriggerSpec((5,), (6, 5)), s.BannedTokensSpec((5,))),
     "a state beside a list": (
         s.AutomatonSpec(
@@ -341,6 +331,13 @@ LOSING: list[tuple[Specs, set[str]]] = [
     ),
     ((s.TriggerSpec((1,), (5,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
     ((s.BannedTokensSpec((5,)), s.NoRepeatNgramSpec(2)), set()),
+    ((Forced((5, 5)), s.NoRepeatNgramSpec(1)), {"no_repeat_ngram"}),
+    ((s.ChoiceSpec(((5, 5), (6,)), EOS), s.NoRepeatNgramSpec(1)), {"no_repeat_ngram"}),
+    (
+        (Forced((4, 4, 1)), s.NoLoopSpec(2, max_period=1, then_token_ids=(7,))),
+        {"forced_sequence", "no_loop"},
+    ),
+    ((s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(3, then_token_ids=(8,))), {"no_loop"}),
 ]
 
 

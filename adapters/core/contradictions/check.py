@@ -4,17 +4,17 @@ They do if
 
 - an automaton forces a token that another one refuses in each of its states,
 - an automaton forces or offers the token that stands for an end of the reply,
-- all automata and rules, followed from the start as long as the tokens are determined, come to a
-  step that leaves no token, or
+- all automata, followed from the start as long as the tokens are determined, come to a step that
+  leaves no token, or
 - an automaton cannot give an answer that it offers itself, because others refuse its tokens.
 
 A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
 refuse nothing. What depends on the model's choices, the order of edits decides in the row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,15 @@ import numpy as np
 from ....spec import (
     LogitsProcessorSpec,
     NativeSpec,
-    NoLoopSpec,
     PluginSpec,
     PythonProcessorSpec,
     SpecError,
 )
-from ..automaton import NO_TIMER, Automaton
+from ..automaton import Automaton
 from ..automaton.arrays import distinct, token_array
-from ..kinds.no_loop import NEVER, needs
 from ..parts import LoopRule, Program
 from ..program import compile_specs
-from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, LONG, MAX_WORK, NOT_FOUND, follow
+from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, MAX_WORK, NOT_FOUND, follow
 from .report import error_of, kinds_of
 from .sets import Contradiction, find_forced, find_used, is_any, offered_by, refusals, tables_of
 
@@ -62,13 +60,13 @@ def check_contradictions(
     left = budget() if left is None else left
     ends = ends_of(specs)
     found = find_used(program) or _follow(program, vocab_size, ends, left)
-    found = found or _two_after_a_loop(program) or find_forced(program, None, ends)
+    found = found or find_forced(program, None, ends)
     if found is not None:
         raise error_of(found, specs, program)
 
 
 def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> Contradiction | None:
-    """Follow all parts together. The prompt's tokens do not count for rules."""
+    """Follow all automata together."""
     of_loops = [rule.forcing for rule in program.loops]  # a rule decides when these force
     which = [
         i
@@ -77,25 +75,11 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
     ]
     lanes = [program.lanes[i] for i in which]
     automata = [each for each, *_ in lanes]
-    rules: list[tuple[int, int, int, Any]] = [  # a part, and what ``follow`` reads of it
-        (part, rule.n, rule.window or NO_TIMER, distinct(token_array(rule.allowed_token_ids)))
-        for part, rule in enumerate(program.ngrams, len(program.automata))
-        if not program.compared[part].phase
-    ]
-    rules += [(part, 0, spec.then_token_ids[0], needs(spec)) for part, spec in _loops(program)]
-    spare = LONG if vocab_size is None else vocab_size - _edited(automata) - len(ends)
-    may_edit_all = spare <= 0
-    limiting = any(is_any(each, *_LIMITS) for each in automata)
-    may_refuse = limiting and len(automata) + len(rules) > 1
+    may_edit_all = vocab_size is not None and _edited(automata) + len(ends) >= vocab_size
+    may_refuse = len(automata) > 1 and any(is_any(each, *_LIMITS) for each in automata)
     if not automata or not (may_edit_all or may_refuse):
         return None
-    parts = *which, *(part for part, *_ in rules), -1
-    is_refusing = np.zeros(len(parts) - 1, np.bool_)
-    of_rules = (
-        np.array([numbers for _, *numbers, _ in rules], np.int64).reshape(-1, 2),
-        np.concatenate([*(listed for *_, listed in rules), ends[:0]]),
-        np.cumsum([0, *(len(listed) for *_, listed in rules)]),
-    )
+    parts, is_refusing = (*which, -1), np.zeros(len(which), np.bool_)
     choices = [
         k
         for k, (each, phase, _) in enumerate(lanes)
@@ -107,29 +91,12 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
     of_lanes = np.zeros((5, len(lanes)), np.int32)
     of_lanes[:3] = bases, *numbers
     tables: Any = pool.tables, sets, of_lanes, np.array(program.since, np.int32)
-    tables += ends, vocab_size if may_edit_all else 0, spare, of_rules
+    tables += ends, vocab_size if may_edit_all else 0
     for offering in (-1, *choices):
         arguments: Any = *tables, offering, is_refusing, left
         part, token = follow(*arguments)
         if part != NOT_FOUND:
             return parts[part], [parts[k] for k in np.flatnonzero(is_refusing)], int(token)
-    return None
-
-
-def _loops(program: Program) -> Iterator[tuple[int, NoLoopSpec]]:
-    """Yield the part and the spec of each rule outside of phases that forces after any loop."""
-    for part, rule in enumerate(program.loops, len(program.automata) + len(program.ngrams)):
-        if rule.forcing is not None and rule.block is None and not program.compared[part].phase:
-            yield part, rule.spec
-
-
-def _two_after_a_loop(program: Program) -> Contradiction | None:
-    """Find two rules that force different tokens after the same loop."""
-    for (i, one), (j, other) in combinations(_loops(program), 2):
-        enough = zip(needs(one), needs(other), strict=False)
-        then = one.then_token_ids[0]
-        if then != other.then_token_ids[0] and any(a == b < NEVER for a, b in enough):
-            return i, (j,), then
     return None
 
 

@@ -50,37 +50,6 @@ def is_refused(tables: Any, sets: Any, here: Any, token: int, refusing: Any) -> 
 
 
 @loop
-def breaks_rule(rules: Any, taken: Any, positions: Any, last: int, refusing: Any) -> bool:
-    """Return whether a rule refuses the newest token, at index ``last``; mark which ones do.
-
-    It may not complete an n-gram again. After a loop, it may be only the token that is forced then.
-    """
-    numbers, listed, listed_ends = rules
-    first, is_any = len(refusing) - len(numbers), False
-    for r in range(len(numbers)):
-        n, other = numbers[r, 0], numbers[r, 1]
-        of_rule = listed[listed_ends[r] : listed_ends[r + 1]]
-        newest, periods = last, last
-        if n and find_token(of_rule, 0, len(of_rule), taken[last]) >= 0:
-            continue
-        if not n:
-            newest, periods = last - 1, min(last, len(of_rule)) - 1
-            if taken[last] == other:
-                continue
-        for period in range(1, periods + 1):
-            enough = n if n else of_rule[period]
-            same, oldest = 0, newest - period - enough + 1
-            if oldest < 0 or (n and positions[oldest] < positions[newest] - other):
-                continue
-            while same < enough and taken[newest - same] == taken[newest - same - period] != OTHER:
-                same += 1
-            if same == enough:
-                refusing[first + r] = is_any = True
-                break
-    return is_any
-
-
-@loop
 def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
     """Find the automaton whose tokens are compared: one that forces, or with the shortest list.
 
@@ -103,24 +72,22 @@ def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, b
 
 
 @loop
-def pass_steps(here: Any, after: Any, may_pass: bool) -> int:
-    """Let timers run down by as many steps as lead to the same states; return how many these are.
+def pass_steps(here: Any, after: Any) -> bool:
+    """Let timers run down by as many steps as lead to the same states.
 
-    If nothing changes any more, they are ``LONG``.
+    Return whether anything still changes.
     """
-    is_same, least = may_pass, LONG
+    is_same, least = True, LONG
     for j in range(here.shape[1]):
         if after[TIMER, j] > LONG:
             after[TIMER, j] = NO_TIMER
         is_same &= after[STATE, j] == here[STATE, j] and after[TIMER, j] <= here[TIMER, j]
         if after[TIMER, j] < here[TIMER, j]:
             least = min(least, after[TIMER, j])
-    if not is_same:
-        return 1
     for j in range(here.shape[1]):
-        if least > 1 and after[TIMER, j] < here[TIMER, j]:
+        if is_same and least > 1 and after[TIMER, j] < here[TIMER, j]:
             after[TIMER, j] -= least - 1
-    return max(least, 1)
+    return not is_same or least < LONG
 
 
 @loop
@@ -131,8 +98,6 @@ def follow(
     begun: Any,
     ends: Any,
     vocab_size: int,
-    spare: int,
-    rules: Any,
     offering: int,
     refusing: Any,
     left: Any,
@@ -149,12 +114,8 @@ def follow(
         begun: the phases that a request begins in, as ``since`` of ``steps.step``.
         ends: tokens after which the request may be over, ascending.
         vocab_size: the number of tokens if bans may leave none, otherwise 0.
-        spare: so many more tokens than bans may take: rules leave another than ``ends`` until then.
-        rules: ``[rules, 2]``, the n of a rule's n-grams and its window, or 0 and the token that is
-            forced after a loop; the tokens that may be repeated, or ``no_loop.needs``, of one rule
-            after the other; and where these end, after a leading 0.
         offering: the index of an automaton, all of whose answers are followed; -1 for none.
-        refusing: ``[automata + rules]``, set to what refuses a token at the step that is found.
+        refusing: ``[automata]``, set to what refuses a token at the step that is found.
         left: ``[1]``, the work that is left for all searches of a request; lowered.
 
     Returns:
@@ -162,14 +123,13 @@ def follow(
         ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
     operands, (set_ends, set_tokens, _) = tables[2][0], sets
-    count, rule_cost = lanes.shape[1], len(refusing) - lanes.shape[1]
-    edits, way = tables[0], np.empty((5, MAX_DEPTH + 1, count), np.int32)
+    count, edits = lanes.shape[1], tables[0]
+    way = np.empty((5, MAX_DEPTH + 1, count), np.int32)
     since = np.empty((MAX_DEPTH + 1, len(begun)), np.int32)
     numbers, newest = np.zeros((5, MAX_DEPTH + 1), np.int32), np.zeros(1, np.int32)
     numbers[COUNT], numbers[PHASES] = count, len(begun)
-    cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)
-    positions, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
-    cursor[0], positions[0], depth = 0, 0, 0
+    cursor, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
+    cursor[0], depth = 0, 0
     way[:, 0], since[0] = lanes, begun
     begin(tables, way, since, 0, count)
     begin_output(tables, way, since, 0, count, len(begun), 0)
@@ -197,10 +157,6 @@ def follow(
             each: Any = tokens[first + cursor[depth]]
             cursor[depth] += 1
             is_left = not is_refused(tables, sets, here, each, refusing)
-            if is_left and rule_cost and (is_forced or offering < 0):
-                taken[depth] = each
-                left[0] -= rule_cost * (1 + depth // 16)
-                is_left = not breaks_rule(rules, taken, positions, depth, refusing)
             if is_left and find_token(ends, 0, len(ends), each) >= 0:
                 is_over = True  # counts where no other token is left
             elif is_left:
@@ -223,13 +179,9 @@ def follow(
         step(tables, way, since, numbers, depth + 1, depth + 2, newest)
         if offering >= 0 and not is_forced and after[STATE, offering] == here[offering]:
             continue  # a list that stays offers no answer
-        passed = pass_steps(way[:, depth], after, token == OTHER or rule_cost == 0)
-        if passed == LONG:
+        if not pass_steps(way[:, depth], after):
             depth = back
             continue
-        if token == OTHER and rule_cost * (positions[depth] + passed) >= spare and len(ends):
-            break
-        taken[depth], positions[depth + 1] = token, positions[depth] + passed
         depth += 1
         cursor[depth] = 0
     return NOT_FOUND, -1

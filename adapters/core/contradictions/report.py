@@ -18,9 +18,7 @@ def error_of(
     automata, (part, others, token) = program.automata, found
     parts = (part, *others) if part >= 0 else others
     of_parts = [specs_of(token, specs, program.compared[part].specs) for part in parts]
-    reason = why(token, [automata[i] for i in parts[1:] if i < len(automata)])
-    if max(parts) >= len(automata) + len(program.ngrams):
-        reason = BOTH
+    reason = why(token, [automata[i] for i in parts[1:]])
     named = {i for each in of_parts for i in each}
     index, path = max(named), Path()
     if token >= 0 and reason != BOTH:
@@ -69,7 +67,7 @@ BOTH = ": both force a token at the same step"
 
 
 def why(token: int, others: Sequence[Automaton]) -> str:
-    """Say what other parts do with a forced token; without automata, it is a rule that bans it."""
+    """Say what other automata do with a forced token."""
     if token < 0:
         return ": no token is left"
     edits = {edit for each in others for edit in each.edit.tolist()} - {0}

@@ -15,8 +15,8 @@ from ..parts import Program
 from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, FREE, MOVE, OTHER, find_token
 
 Contradiction = tuple[int, Sequence[int], int]
-"""A step that leaves no token: the part that forces or lists tokens, or -1; the parts that refuse
-these; and the forced token, or -1. Parts are automata, then rules about n-grams, then about loops.
+"""A step that leaves no token: the automaton that forces or lists tokens, or -1; those that refuse
+these; and the forced token, or -1.
 """
 
 
