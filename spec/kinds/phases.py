@@ -276,6 +276,11 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     def text_rules(self) -> int:
         return len(self._texts()) + sum(spec.text_rules for _, spec in self.inner_specs())
 
+    @property
+    def needs_vocabulary(self) -> bool:
+        inner = self.inner_specs()
+        return self.text_rules > 0 or any(spec.needs_vocabulary for _, spec in inner)
+
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
         sizes = [spec.sizes() for _, spec in self.inner_specs()]

@@ -101,6 +101,15 @@ def test_more_specs_than_a_request_may_have(folder: Path, monkeypatch: pytest.Mo
     assert len(compared) == MAX_SPECS * (MAX_SPECS - 1) // 2 + 1
 
 
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_a_vocabulary_is_the_servers(command: str):
+    after = {"specs": [{"kind": "grammar", "regex": "[0-9]+"}]}
+    spec = {"kind": "phases", "phases": [{"ends": [{"n": 2}]}, after]}
+    result = run(command, "-", text=json.dumps(spec))
+    assert result.exit_code == 0, result.output
+    assert "vocabulary" not in result.output
+
+
 @pytest.mark.parametrize(
     "content",
     [
