@@ -1,7 +1,8 @@
 """The Prometheus counters of decisions on requests, and the log of refusals.
 
 ``logitport_requests_total`` has the labels ``decision`` and ``stage``; ``_COUNTERS`` has all. The
-gauge ``logitport_policy`` is 1 for the ``digest`` of the server's policy. They are in the default
+gauge ``logitport_policy`` is 1 for the ``digest`` of the server's policy, and
+``logitport_last_reload_successful`` is 0 while its file is wrong. They are in the default
 registry of ``prometheus_client``. The servers of vLLM and SGLang show this registry at
 ``/metrics``. Without ``prometheus_client``, nothing is counted.
 """
@@ -97,10 +98,22 @@ def _counter(name: str) -> Any:
         return Counter(f"logitport_{name}", *_COUNTERS[name], registry=None)
 
 
+def begin(stage: Stage, digest: str) -> None:
+    """Begin the series that alerts need before the first request: an increase has two samples.
+
+    Args:
+        stage: stage of the worker.
+        digest: the digest of the policy, see ``show_policy``.
+    """
+    for decision in ("admitted", "refused"):
+        count(decision, stage, 0)
+    show_policy(digest)
+
+
 @cache
 def show_policy(digest: str) -> None:
     """Show the digest of this process's policy, if it has one: servers of a fleet have the same."""
-    if digest and (gauge := _policy()) is not None:
+    if digest and (gauge := _gauge("policy")) is not None:
         gauge.labels(digest).set(1)
 
 
@@ -108,18 +121,34 @@ def change_policy(before: str, digest: str) -> None:
     """Show another digest in place of one."""
     for each in (before, digest):
         show_policy(each)  # from now on, no request shows it again
-    if (gauge := _policy()) is not None:
+    if (gauge := _gauge("policy")) is not None:
         gauge.labels(before).set(0)
         gauge.labels(digest).set(1)
 
 
+def show_reload(*, is_successful: bool) -> None:
+    """Show whether the configuration's file, as it is now, is what acts."""
+    if (gauge := _gauge("last_reload_successful")) is not None:
+        gauge.set(is_successful)
+
+
+_GAUGES = {
+    "policy": ("The digest of the server's policy.", ("digest",), "livemax"),
+    "last_reload_successful": (
+        "Whether the server goes by the configuration's file as it is now, or has refused it.",
+        (),
+        "livemin",
+    ),
+}
+
+
 @cache
-def _policy() -> Any:
-    """Make the gauge; ``_counter`` says when."""
+def _gauge(name: str) -> Any:
+    """Make a gauge; ``_counter`` says when."""
     try:
         from prometheus_client import Gauge
 
-        what = "The digest of the server's policy."
-        return Gauge("logitport_policy", what, ("digest",), multiprocess_mode="livemax")
+        what, labels, mode = _GAUGES[name]
+        return Gauge(f"logitport_{name}", what, labels, multiprocess_mode=mode)
     except (ImportError, ValueError):
         return None

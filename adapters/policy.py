@@ -255,6 +255,7 @@ class Policy:
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""
         return {
+            "guard": [spec.kind for spec in self.guard],
             "default": [spec.kind for spec in self.default],
             "own": self.own,
             "presets": sorted(self.presets),

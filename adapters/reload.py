@@ -14,16 +14,26 @@ from typing import Any, Generic, TypeVar
 
 from ..spec.errors import shown
 from .files import state_of
-from .metrics import change_policy, count_by
+from .metrics import change_policy, count_by, show_reload
 from .policy import Policy
 
 logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-"""How often a file is looked at, at most: when a request comes."""
+"""How often a file is looked at, at most: when a request comes, or a scrape of the metrics."""
+
+REFUSED = set[str]()
+"""The files that are wrong as they are now: what they said before goes on."""
 
 REQUEST: ContextVar[dict[Any, Any] | None] = ContextVar("logitport_request", default=None)
 """What the current request has seen of each ``Live``, and what is noted of it."""
+
+
+def reload_of(policy: Policy) -> dict[str, str]:
+    """Say whether a policy's file, where it is read again, is refused as it is now."""
+    if policy.source is None:
+        return {}
+    return {"reload": "refused" if policy.source[0] in REFUSED else "on"}
 
 
 @contextmanager
@@ -93,6 +103,7 @@ class Live(Generic[Made]):
         try:
             if not self._next:  # an alert does not see the first sample of a series
                 count_by("reloads", 0, "refused")
+                show_reload(is_successful=True)
             self._next = now + EVERY_S
             state, before = state_of(self._read[0]), self._found
             self._found = state
@@ -114,11 +125,13 @@ class Live(Generic[Made]):
             self._check(made)
         except Exception as error:  # packages may raise anything
             count_by("reloads", 1, "refused")
+            self._note(is_successful=False)
             logger.error(
                 "logitport: %s has changed, and the server goes on with the policy %s: %s",
                 *(name, before.digest, error),
             )
             return
+        self._note(is_successful=True)
         self._read = policy.source
         if policy.digest == before.digest:
             return
@@ -126,3 +139,8 @@ class Live(Generic[Made]):
         count_by("reloads", 1, "changed")
         change_policy(before.digest, policy.digest)
         logger.info("logitport: %s: policy %s replaces %s", name, policy.digest, before.digest)
+
+    def _note(self, *, is_successful: bool) -> None:
+        show_reload(is_successful=is_successful)
+        if self._read is not None:
+            (REFUSED.discard if is_successful else REFUSED.add)(self._read[0])

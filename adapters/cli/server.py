@@ -200,11 +200,15 @@ def _of_description(server: Server, engine: str) -> Finding:
         found = json.loads(text) if status == 200 else {}
         kinds, policy, stage = set(found["kinds"]), found["policy"], found["stage"]
         said = f"logitport {found['version']} at stage {stage}"
-        for name in ("presets", "forbid"):
-            said += f"; {name}: {json.dumps(policy[name])}" if policy[name] else ""
+        for name in ("guard", "default", "presets", "forbid"):
+            said += f"; {name}: {json.dumps(policy[name])}" if policy.get(name) else ""
     except (ValueError, LookupError, TypeError, RecursionError):
-        advice = "No middleware answers, or a gateway does not pass the route on."
+        advice = "No middleware answers, or LOGITPORT_ROUTE=0 or a gateway hides it."
         return Finding(f"GET /{KEY}", f"status {status}", Status.NOTE, advice)
+    if policy.get("reload") == "refused":
+        advice = "The policy before goes on, and a restart would fail: the server's log says why."
+        said += "; the file of its configuration has changed, and is wrong"
+        return Finding(f"GET /{KEY}", said, Status.ERROR, advice)
     able = backend(engine).realizes | backend(engine).lowers
     if missing := sorted({kind_of(kind) for kind in able.intersection(WIRE_KINDS)} - kinds):
         advice = "Upgrade the server, or send no such specs."

@@ -4,6 +4,7 @@ import re
 from asyncio import get_running_loop, to_thread
 from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from importlib.metadata import version
@@ -16,21 +17,12 @@ from ...spec.limits import LIMITS, MAX_BODY_BYTES
 from ..acting import NOTED
 from ..backend import Backend, backend
 from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on, setting
-from ..metrics import count, show_policy
+from ..metrics import begin, count, show_policy
 from ..policy import Policy
-from ..reload import one_policy
+from ..reload import one_policy, reload_of
 from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
 from .field_rules import check_beams, names_of, set_budget
-from .json_body import (
-    CONTAINERS,
-    Fields,
-    containers,
-    encode,
-    join,
-    keys_in,
-    parse,
-    text_of,
-)
+from .json_body import CONTAINERS, Fields, containers, encode, join, keys_in, parse, text_of
 from .key import KEY, check_bare, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
 from .schema_carrier import check_strays, put_payload, take_payloads
@@ -137,10 +129,15 @@ class SpecMiddleware:
             self.start(scope)
         if scope["type"] != "http" or scope["method"] not in METHODS:
             is_get = scope["type"] == "http" and scope["method"] == "GET"
-            if is_get and self._has_route and scope["path"].rstrip("/").endswith(ROUTE):
+            path = scope.get("path", "").rstrip("/")
+            if is_get and self._has_route and path.endswith(ROUTE):
                 await self._describe(scope, receive, send)
-            else:
-                await self.app(scope, receive, send)
+                return
+            if is_get and self._is_server and path.endswith("/metrics"):
+                with suppress(Exception):  # before the engine has started
+                    policy = self.backend(scope).policy or Policy()  # looks at its file, too
+                    begin(self.stage(scope), policy.digest)
+            await self.app(scope, receive, send)
             return
         check, error = partial(self._check, scope), partial(self.error, scope["path"])
         exchange = Exchange(check, error, scope, receive, send)
@@ -190,7 +187,7 @@ class SpecMiddleware:
             "kinds": sorted(kind_of(kind) for kind in able.intersection(WIRE_KINDS)),
             "carriers": ["field", "schema"],
             "receipts": self._gives_receipts,
-            "policy": {**policy.describe(), "digest": policy.digest},
+            "policy": {**policy.describe(), **reload_of(policy), "digest": policy.digest},
             "limits": {name: limit.value for name, limit in LIMITS.items()},
         }
 

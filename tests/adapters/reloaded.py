@@ -98,6 +98,10 @@ class Load:
         answers = [await http.get(f"{self.url}/logitport") for _ in range(times)]
         return {answer.json()["policy"]["digest"] for answer in answers}
 
+    async def metrics(self, http: httpx.AsyncClient) -> str:
+        answer = await http.get(f"{self.url}/metrics", follow_redirects=True)
+        return answer.text
+
     async def run(self) -> dict[str, str]:
         """Change the policy there and back, with a wrong file between; return the digests."""
         found: dict[str, str] = {}
@@ -106,6 +110,7 @@ class Load:
             httpx.AsyncClient(timeout=900, trust_env=False, limits=limits) as http,
             asyncio.TaskGroup() as group,
         ):
+            assert 'logitport_policy{digest="' in await self.metrics(http)  # of a new server, too
             (found["first"],) = await self.digests(http)
             for i in range(CLIENTS):
                 group.create_task(self._client(i, http))
@@ -127,6 +132,7 @@ class Load:
             while self.server.log.read_text().count(wrong) < self.front_ends:
                 await asyncio.sleep(0.1)
             await served(found["first"])
+            assert "logitport_last_reload_successful 0.0" in await self.metrics(http)
             self.write(json.dumps(self.contents["first"]))
             await served(found["second"])
             self._ends = True
@@ -156,6 +162,7 @@ class Load:
         ).text
         shown = dict(re.findall(r'^logitport_policy{digest="(\w+)".*} (.*)$', metrics, re.M))
         assert shown == {digests["first"]: "1.0", digests["second"]: "0.0"}
+        assert "logitport_last_reload_successful 1.0" in metrics
         asked = Counter(reply.asked for reply in self.replies)
         for series, name in {
             'presets_total{model="(.*)",preset="p"}': "preset",

@@ -85,6 +85,18 @@ def checking(behind: Answer) -> Answer:
     return answer
 
 
+def refusing(behind: Answer) -> Answer:
+    """A server whose configuration has become wrong."""
+
+    def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        status, found = behind(route, body)
+        if route == "/logitport":
+            found["policy"] |= {"guard": ["banned_text"], "reload": "refused"}
+        return status, found
+
+    return answer
+
+
 HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
 
 
@@ -117,6 +129,7 @@ WHOLE, NONE = engine(Stub()), engine(Stub(obeys=()), middleware=False)
 SERVERS: dict[str, Answer] = {
     "WITH-ALL": WHOLE,
     "WITHOUT-LOGITPORT": NONE,
+    "WITH-A-WRONG-FILE": refusing(WHOLE),
     "GATEWAY-THAT-CHECKS": checking(WHOLE),
     "GATEWAY-THAT-CHECKS-ALONE": checking(NONE),
     "WITHOUT-MIDDLEWARE": engine(Stub(obeys=("field",), receipts=False), middleware=False),

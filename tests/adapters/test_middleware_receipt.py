@@ -379,6 +379,15 @@ def test_native_kinds_have_none():
         receipt(ANSWER, [SPEC, native])
 
 
+def test_a_scrape_begins_the_series_of_alerts():
+    made = Policy(guard=(s.BannedTokensSpec((77,)),))
+    ask("/metrics", policy=made, method="GET")
+    assert REGISTRY.get_sample_value("logitport_policy", {"digest": made.digest}) == 1
+    for decision in ("admitted", "refused"):
+        labels = {"decision": decision, "stage": "agg"}
+        assert REGISTRY.get_sample_value("logitport_requests_total", labels) is not None
+
+
 @pytest.mark.parametrize("path", ["/logitport", "/v1/logitport/", "/team/logitport"])
 def test_the_server_describes_itself(path: str):
     made = Policy((BAN,), "add", PRESETS, forbid=frozenset({"dry"}))
@@ -388,6 +397,7 @@ def test_the_server_describes_itself(path: str):
     assert (found["engine"], found["stage"], found["wire"]) == ("vllm", "agg", 1)
     assert {"forced_sequence", "grammar"} <= set(found["kinds"]) - {"python"} == set(found["kinds"])
     assert found["policy"] == {
+        "guard": [],
         "default": ["banned_tokens"],
         "own": "add",
         "presets": ["calm", "other"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend, Policy, check_policy, reload
-from logitport.adapters.reload import Live, one_policy
+from logitport.adapters.reload import Live, one_policy, reload_of
 from logitport.hooks import configuration
 
 from tests.hooks.test_hello_world import Characters
@@ -206,6 +206,9 @@ def test_the_gauge_shows_the_latest(start: Start):
         sample = client.REGISTRY.get_sample_value
         return sample("logitport_reloads_total", {"result": result}) or 0
 
+    def is_successful() -> Any:
+        return client.REGISTRY.get_sample_value("logitport_last_reload_successful")
+
     counts = SimpleNamespace(changed=count("changed"), refused=count("refused"))
     server = start(FIRST)
     first = server.looks()
@@ -218,7 +221,13 @@ def test_the_gauge_shows_the_latest(start: Start):
     server.write(FIRST)
     server.looks()
     assert (shown(first), shown(second)) == (1, 0)
+    assert (is_successful(), reload_of(second)) == (1, {"reload": "on"})
     server.write("")
     server.looks()
+    assert (is_successful(), reload_of(second)) == (0, {"reload": "refused"})
+    server.write(FIRST)  # as before, so that the policy stays
+    server.looks()
+    assert (is_successful(), reload_of(second)) == (1, {"reload": "on"})
+    assert reload_of(Policy()) == {}
     assert count("changed") == counts.changed + 2
     assert count("refused") == counts.refused + 1
