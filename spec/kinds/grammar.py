@@ -15,6 +15,7 @@ MAX_GRAMMAR = MAX_PAYLOAD_BYTES // 2
 
 # Engines hand these to native code, which takes NUL for the end.
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_GRAMMAR, pattern=r"^[^\x00]+$")]
+_Pattern = Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR, pattern=r"^[^\x00]*$")]
 _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 
 
@@ -58,8 +59,9 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             ``"structural_tag"`` and ``format``. Bounded and copied as ``json_schema``. Of the
             grammar backends, it takes XGrammar.
         whitespace_pattern: a regular expression for the white space between two tokens of JSON,
-            which may come again and again. By default, logitport's JSON is that of ``json.dumps``,
-            and the white space of an engine's own is the engine's.
+            which may come again and again; without any characters, there is no white space. By
+            default, logitport's JSON is that of ``json.dumps``, and the white space of an engine's
+            own is the engine's.
 
     Raises:
         SpecError: if a field is out of bounds, not exactly one form is given, ``json_schema`` holds
@@ -74,7 +76,7 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
     ebnf: _Text | None = None
     choices: _Texts | None = None
     structural_tag: Mapping[str, Any] | None = None
-    whitespace_pattern: _Text | None = None
+    whitespace_pattern: _Pattern | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -305,6 +305,13 @@ def test_many_answers_are_all_tried():
     assert error.value.path == "$.specs[0].choices[3999][1]"
 
 
+ANSWER = s.GrammarSpec(regex="a+")
+
+
+def in_a_phase(spec: LogitsProcessorSpec) -> LogitsProcessorSpec:
+    return phases(s.Phase((), (s.PhaseEnd(n=3),)), s.Phase((spec,)))
+
+
 # specs | the kinds that may lose
 LOSING: list[tuple[Specs, set[str]]] = [
     ((s.MinTokensSpec(9, (2,)), s.TriggerSpec((5,), (2,))), {"min_tokens"}),
@@ -338,13 +345,16 @@ LOSING: list[tuple[Specs, set[str]]] = [
         {"forced_sequence", "no_loop"},
     ),
     ((s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(3, then_token_ids=(8,))), {"no_loop"}),
+    ((ANSWER, s.BannedTokensSpec((3,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
+    ((ANSWER, s.MinTokensSpec(9, (9,)), s.NoLoopSpec(2)), {"min_tokens", "no_loop"}),
+    ((in_a_phase(ANSWER), s.BannedTokensSpec((9,))), {"banned_tokens"}),
 ]
 
 
 @pytest.mark.parametrize(("specs", "named"), LOSING)
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
-        program = compile_specs(each)
+        program = compile_specs(each, lambda: Vocabulary.of_tokens(TOKENS).ending((9,)))
         check_contradictions(each, program, 16)
         assert set(may_lose(each, program, 16)) == named
 

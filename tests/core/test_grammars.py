@@ -261,6 +261,51 @@ def test_an_end_beyond_the_tokenizer():
     assert realizer.failed_requests == 0
 
 
+BYTES = Vocabulary.of_tokens([bytes([i]) for i in range(128)])
+TIGHT, DUMPED, WIDE = '{"a":[1,2],"b":3}', '{"a": [1, 2], "b": 3}', '{ "a":\n[1 ,2],"b": 3 }'
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"), [(None, {DUMPED}), ("", {TIGHT}), (r"\s?", {TIGHT, DUMPED, WIDE})]
+)
+def test_white_space(pattern: str | None, texts: set[str]):
+    schema = {"properties": {"a": {"items": {"type": "integer"}}, "b": {"type": "integer"}}}
+    spec = GrammarSpec(json_schema={"type": "object", **schema}, whitespace_pattern=pattern)
+    start = grammars.compile_grammar(spec, BYTES)
+    accepted = {
+        text for text in (TIGHT, DUMPED, WIDE) if start.copy().consume_tokens([*text.encode()])
+    }
+    assert accepted == texts
+
+
+# beside a grammar of "a" and "ab" | the output | the tokens that are left; 0 alone ends the request
+BESIDE: list[tuple[Sequence[s.LogitsProcessorSpec], list[int], set[int]]] = [
+    ([s.BannedTokensSpec((1,))], [], {4}),
+    ([s.BannedTokensSpec((1, 4))], [], {0}),
+    ([s.BannedTokensSpec((2, 9))], [1], ENDS),
+    ([s.MinTokensSpec(9, (0, 12))], [1, 2], set()),
+    ([s.BannedTokensSpec((1,)), s.AllowedTokensSpec((1, 4))], [], {4}),
+    ([s.BannedTokensSpec((1,)), s.AllowedTokensSpec((1, 5))], [], {0}),
+    ([s.AllowedTokensSpec((3, 5))], [], {0}),
+    ([s.LogitBiasSpec({1: -100.0, 4: -100.0})], [], {1, 4}),
+    ([s.BannedTextSpec(("a",))], [], {0}),
+    ([s.BannedTextSpec(("ab",))], [], {1}),
+    ([s.BannedTextSpec(("ab",))], [1], ENDS),
+]
+
+
+@pytest.mark.parametrize(("beside", "output", "expected"), BESIDE)
+def test_what_others_leave_of_a_grammar(
+    beside: Sequence[s.LogitsProcessorSpec], output: list[int], expected: set[int]
+):
+    errors = list[str]()
+    realizer = Realizer(SIZE, report=lambda row, error, ends: errors.append(str(error)))
+    realizer.enter(0, program_of(*beside, GrammarSpec(regex="a(b)?")), [1], output, 0)
+    assert step(realizer) == expected
+    what = "The grammar and the other specs leave no token together"
+    assert errors == [what] * (expected == {0})
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, torch.bfloat16])
 def test_a_list_that_leaves_nothing_ends_the_request(dtype: Any):
     errors = list[str]()
@@ -274,4 +319,4 @@ def test_a_list_that_leaves_nothing_ends_the_request(dtype: Any):
     realizer.apply(logits)
     assert left(logits[1:]) == {4}
     assert left(logits) == {0}
-    assert errors == ["The grammar and a list of the other specs leave no token together"]
+    assert errors == ["The grammar and the other specs leave no token together"]

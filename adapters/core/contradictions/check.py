@@ -12,7 +12,7 @@ A token is refused by a ban, by a list that does not have it, and by another for
 refuse nothing. What depends on the model's choices, the order of edits decides in the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ from ....spec import (
 )
 from ..automaton import Automaton
 from ..automaton.arrays import distinct, token_array
-from ..parts import LoopRule, Program
+from ..parts import Grammar, LoopRule, Program
 from ..program import compile_specs
 from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, MAX_WORK, NOT_FOUND, follow
 from .report import error_of, kinds_of
@@ -116,7 +116,7 @@ def may_lose(
     edited = _edited([automata[i] for i in refusing])
     may_ban_all = bool(bans) and vocab_size is not None and edited + sum(bans) >= vocab_size
     winning = refusing if may_ban_all else winning
-    losing = list[int]()
+    losing = [*_losing_to_grammars(program)]
     for i, (part, phase, *_) in enumerate(parts):
         others = [k for k in winning if k != i and program.act_together(phase, parts[k].phase)]
         if isinstance(part, Automaton) and part.moves:
@@ -130,6 +130,19 @@ def may_lose(
             offered = distinct(np.concatenate([offered_by(automata[k]) for k in others]))
             losing += [i] if refusals(part, offered).any() else []
     return kinds_of(losing, specs, program)
+
+
+def _losing_to_grammars(program: Program) -> Iterator[int]:
+    """Yield the parts that ban what a grammar may need, but those before which the request ends.
+
+    It ends where automata leave nothing but the end of the text.
+    """
+    for i, (part, phase, *_) in enumerate(program.compared):
+        for grammar, other, *_ in program.parts:
+            if isinstance(grammar, Grammar) and program.act_together(phase, other):
+                ends = distinct(token_array(grammar.end_tokens))
+                if not isinstance(part, Automaton) or refusals(part, ends).any():
+                    yield i
 
 
 def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:

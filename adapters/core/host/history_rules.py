@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ....spec import DrySpec, NoRepeatNgramSpec, SpecError
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ....spec.limits import MAX_PATTERN
-from ..automaton import BAN_BIAS, UNKNOWN, Edit, Lane, UnknownTokenError
+from ..automaton import BAN_BIAS, UNKNOWN, Lane, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
 from ..automaton.automata import Automata, Watch
 from ..automaton.history import Tokens
@@ -43,7 +43,7 @@ from .loop_rules import (
     find_loops,
     follow,
 )
-from .matcher import Matcher, Words, keep
+from .matcher import Matcher, Words, keep, leaves_none
 from .search import skip
 
 Floats = npt.NDArray[np.float32]
@@ -176,7 +176,7 @@ class HistoryRules:
             i: the request's index there.
 
         Raises:
-            SpecError: if a grammar does not go on with the tokens, or a list leaves none of it.
+            SpecError: if a grammar does not go on with the tokens, or the others leave none of it.
         """
         self.left = []
         for each in self._matchers:
@@ -184,7 +184,7 @@ class HistoryRules:
                 each.take(self.tokens, self._first(since), self.length)
                 if (left := each.find(self.length)) is not None:
                     self.left.append(left)
-                    _check_list(left, automata, i)
+                    _check_left(each, left, automata, i)
         if self._follows:
             of_request = automata.lanes[:, i], automata.since[i]
             follow(*of_request, self.tokens, self.length, *self._rules[:2])
@@ -212,15 +212,13 @@ class HistoryRules:
         return np.concatenate(every), np.concatenate(added)
 
 
-def _check_list(left: Words, automata: Automata, i: int) -> None:
-    """Refuse the first list of a request, which is strict, if a grammar leaves no token of it."""
-    tables, states = automata.tables, automata.states[i, : automata.count[i]]
-    for state in states[tables.edit[states] == Edit.ALLOW][:1]:
-        ends = tables.set_ends[tables.operand[state] :]
-        listed = tables.set_tokens[ends[0] : ends[1]]
-        listed = listed[listed < 32 * len(left)]
-        if not (left[listed >> 5] >> (listed & 31) & 1).any():
-            raise SpecError("The grammar and a list of the other specs leave no token together")
+def _check_left(matcher: Matcher, left: Words, automata: Automata, i: int) -> None:
+    """Refuse what a grammar leaves if lists and bans of a request leave no token of it."""
+    tables = automata.tables
+    of_tables = tables.edit, tables.operand, tables.set_ends, tables.set_tokens, tables.set_values
+    words, states = left.view(np.uint32), automata.states[i, : automata.count[i]]
+    if leaves_none(words, states, *of_tables, matcher.may_end):
+        raise SpecError("The grammar and the other specs leave no token together")
 
 
 def _fields_of(

@@ -6,12 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ....spec import SpecError
+from ..automaton import BAN_BIAS, Edit
 from ..automaton.history import Tokens
 from ..loops import loop
 from ..parts import Grammar
 
 Words = npt.NDArray[np.int32]
 """A bit for each token, from the lowest bit of the first word on: whether it may come."""
+
+ALLOW, ADD, BAN = int(Edit.ALLOW), int(Edit.ADD), np.float32(BAN_BIAS / 2)
 
 
 class Matcher:
@@ -83,6 +86,11 @@ class Matcher:
             return True
         return self.rank >= 0 and self._matcher.is_accepting() and not self._read().any()
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end here, by a token that ends the reply."""
+        return bool(self._ends) and self._matcher.is_accepting()
+
     def ends_at(self, length: int) -> bool:
         """Whether the text is complete after so many tokens of the history, and not before."""
         return self._origin + self._taken == length and self.is_complete
@@ -120,6 +128,40 @@ class Matcher:
             words.view(np.uint32)[end >> 5] &= np.uint32(~(1 << (end & 31)) & 0xFFFFFFFF)
             self._is_read = True
         return words
+
+
+@loop
+def leaves_none(
+    words: Any,
+    states: Any,
+    edits: Any,
+    operands: Any,
+    set_ends: Any,
+    set_tokens: Any,
+    set_values: Any,
+    may_end: bool,
+) -> bool:
+    """Return whether the first list, which is strict, or bans leave none of the tokens of a mask.
+
+    Bans leave the end of the text, if it may end.
+    """
+    kept, of_list, listed = words.copy(), -1, 0
+    for state in states:
+        first, end = set_ends[operands[state]], set_ends[operands[state] + 1]
+        for at in range(first, end if edits[state] == ADD else first):
+            token = set_tokens[at]
+            if set_values[at] < BAN and token >> 5 < len(kept):
+                kept[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
+        if edits[state] == ALLOW and of_list < 0:
+            of_list = operands[state]
+    if of_list < 0:
+        return not (may_end or kept.any())
+    for token in set_tokens[set_ends[of_list] : set_ends[of_list + 1]]:
+        if token >> 5 < len(kept):
+            if kept[token >> 5] >> np.uint32(token & 31) & np.uint32(1):
+                return False
+            listed += words[token >> 5] >> np.uint32(token & 31) & np.uint32(1)
+    return not (may_end and listed > 0)
 
 
 @loop

@@ -26,6 +26,9 @@ SEPARATORS: dict[str, Any] = {
 """The white space of JSON, as ``json.dumps`` writes it, unless a spec allows more: a model that
 prefers white space to an answer would go on with it."""
 
+COMPACT = {**SEPARATORS, "item_separator": ",", "key_separator": ":"}
+"""JSON without white space."""
+
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 1000,
     "initial_lexer_fuel": 1_000_000,
@@ -157,7 +160,7 @@ def _lark(spec: GrammarSpec) -> str:
         schema: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(spec.json_schema))
         _check_cost(schema)
         white = spec.whitespace_pattern
-        own = SEPARATORS if white is None else {"whitespace_pattern": white}
+        own = {"whitespace_pattern": white} if white else SEPARATORS if white is None else COMPACT
         return f"start: %json {json.dumps({**schema, 'x-guidance': own})}"
     if spec.regex is not None:
         return f"start: /{_LITERAL.sub(_escaped, spec.regex)}/"
