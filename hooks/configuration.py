@@ -47,13 +47,11 @@ from ..adapters.files import FileState, state_of
 from ..adapters.presets import Preset
 from ..spec import (
     WIRE_KINDS,
-    ChainSpec,
     LogitsProcessorSpec,
     NativeSpec,
     SpecError,
     StandIn,
     ThinkingFamily,
-    WatermarkSpec,
     decode,
     encode,
 )
@@ -63,7 +61,7 @@ from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
-from .problems import ConfigurationError, by_line
+from .problems import ConfigurationError, by_line, refusal
 from .required_mark import Require
 from .stated_tags import stated_tags
 
@@ -192,18 +190,7 @@ class _Reading(NamedTuple):
         return value
 
     def _guard(self, value: Any) -> Sequence[LogitsProcessorSpec]:
-        specs = self._specs(value, ("guard",))
-        for i, spec in enumerate(specs):
-            if isinstance(spec, WatermarkSpec):
-                named = f"`require: {{watermark: {{profile: {spec.profile}}}}}`"
-                self._report(("guard", i), f"A mark is no guard: {named} marks every text")
-            elif isinstance(spec, ChainSpec):
-                what = "A chain is no guard: it says how tokens are drawn, and may be in `default`"
-                self._report(("guard", i), what)
-            elif spec.breaks_grammar:
-                what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
-                self._report(("guard", i), what)
-        return specs
+        return self._specs(value, ("guard",))
 
     def _preset(self, value: Any, path: Path, what: str) -> Any:
         if not isinstance(value, Mapping):
@@ -298,13 +285,12 @@ class _Reading(NamedTuple):
             texts = TextResolver(StandIn() if load is None else TokenizerCopy(load), self.tags)
             try:
                 made = () if entry is None else decode_texts([entry], texts).specs
-                specs += () if load is None and texts.has_texts else made
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*where))
                 continue
-            if specs and isinstance(specs[-1], NativeSpec):
-                kind = f"`{specs[-1].kind}` travels in fields of the engine"
-                self._report(where, f"{kind}, which a server cannot fill in")
+            specs += () if load is None and texts.has_texts else made
+            for why in filter(None, (refusal(spec, path == ("guard",)) for spec in made)):
+                self._report(where, why)
         if specs and len(self.problems) == before:
             from ..adapters.core.contradictions import check_without_engine
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -51,14 +51,18 @@ def check(
         return
     notes: list[str] = []
     problems: list[dict[str, Any]] = []
+    eos = None if tokenizer is None else model_tokenizer(tokenizer).eos_token_id
     for file in files:
         if config or file.endswith(CONFIGURATIONS):
-            problems += _of_configuration(file, tokenizer)
-            if tokenizer is None and not problems:
-                notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
+            found = _of_configuration(file, tokenizer)
+            problems += (
+                {"file": file, "message": each, "text": f"{file}: {each}"} for each in found
+            )
+            if tokenizer is None and not found:
+                what = "Token ids, and texts in place of them, are not checked"
+                notes.append(f"{what}: use --tokenizer to name the model")
             continue
         source = read_specs(file, tokenizer)
-        eos = None if tokenizer is None else model_tokenizer(tokenizer).eos_token_id
         for i, spec in source.specs.items():
             notes += (f"{file}: {source.paths[i]}{what}" for what in _after_eos(spec, eos))
         problems += ({**each._asdict(), "text": str(each)} for each in source.wrong)
@@ -101,8 +105,15 @@ def _answer(files: list[str], request: str, tokenizer: str | None, engine: str) 
 
     if tokenizer is None or len(files) != 1:
         raise typer.BadParameter("--request takes one configuration, and --tokenizer MODEL")
+    model_tokenizer(tokenizer)
     try:
-        found = answer_to(request, read_policy(files[0], tokenizer), engine, tokenizer)
+        policy = read_policy(files[0], tokenizer)
+    except ValueError as error:
+        for each in _problems(error):
+            say(f"{files[0]}: {each}")
+        raise typer.Exit(1) from None
+    try:
+        found = answer_to(request, policy, engine, tokenizer)
     except SpecError as error:
         say(f"{request}: HTTP 400: {error}")
         raise typer.Exit(1) from None
@@ -117,15 +128,20 @@ def _after_eos(spec: LogitsProcessorSpec, eos: int | None) -> Iterator[str]:
             yield f"{path_text(tuple(path))[1:]}: {what}, unless the request has `ignore_eos`"
 
 
-def _of_configuration(file: str, tokenizer: str | None) -> list[dict[str, Any]]:
-    found = list[str]()
+def _of_configuration(file: str, tokenizer: str | None) -> Sequence[str]:
+    """List what is wrong with a configuration; without a tokenizer, what is found without one."""
     try:
-        policy = read_policy(file, tokenizer)
+        policy = read_policy(file, tokenizer, checks_only=True)
         if policy and tokenizer:
             _realize(policy, tokenizer)
     except ValueError as error:
-        found = getattr(error, "problems", [str(error)])
-    return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
+        return _problems(error)
+    return ()
+
+
+def _problems(error: ValueError) -> Sequence[str]:
+    """List the problems of an error about a configuration, each in a line."""
+    return getattr(error, "problems", [str(error)])
 
 
 def _realize(policy: Policy, model: str) -> None:

@@ -123,8 +123,13 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")])
 
 
-def read_policy(file: str, tokenizer: str | None) -> Policy | None:
+def read_policy(file: str, tokenizer: str | None, *, checks_only: bool = False) -> Policy | None:
     """Read a server's configuration.
+
+    Args:
+        file: its name.
+        tokenizer: the model's folder, or its name.
+        checks_only: without a tokenizer, leave out the specs made of texts.
 
     Raises:
         OSError: if the file cannot be read.
@@ -137,7 +142,7 @@ def read_policy(file: str, tokenizer: str | None) -> Policy | None:
         return model_tokenizer(tokenizer)
 
     os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
-    return policy_of(load, (), file)
+    return policy_of(None if checks_only and tokenizer is None else load, (), file)
 
 
 def _of_configuration(file: str, tokenizer: str | None) -> Source:

@@ -1,6 +1,7 @@
 """The texts of tokens, from a Hugging Face tokenizer."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -19,6 +20,9 @@ TextOf = Callable[[int], str]
 
 IdsOf = Callable[[str], Sequence[int]]
 """The ids of all tokens with a text; none if it is not known."""
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+"""What may be a name on the Hugging Face hub. Any other is that of a folder."""
 
 
 def no_text(token_id: int) -> str:
@@ -89,6 +93,8 @@ def load_tokenizer(tokenizer: str) -> Any:
     file = path / "tokenizer.json" if path.is_dir() else path
     if file.exists() and not file.is_file():
         raise ValueError(f"No tokenizer at {tokenizer!r}: expected a regular file or a folder")
+    if not path.exists() and not _HUB_NAME.fullmatch(tokenizer):
+        raise ValueError(f"No tokenizer at {tokenizer!r}: there is no such folder")
     try:
         return (
             Tokenizer.from_file(str(file))

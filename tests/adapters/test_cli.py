@@ -52,6 +52,7 @@ def test_explain_every_kind(kind: Any):
     ("command", "text", "status", "line"),
     [
         ("explain - --tokenizer /no/such/folder", json.dumps(FORCED), 2, "No tokenizer at"),
+        ("check - --tokenizer ../model", "[]", 2, "at '../model': there is no such folder\n"),
         ("explain - --graph svg", json.dumps(FORCED), 2, "'svg' is not one of"),
         ("serve vllm", "", 2, "Missing argument"),
         ("doctor http://localhost b", "", 2, "unexpected extra argument"),

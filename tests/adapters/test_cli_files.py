@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_regular_file(command: tuple[str, ...], file: str, folder: Path):
     result = run(*(file if each == FILE else each for each in command))
-    assert result.exit_code == (1 if "--config" in command else 2), result.output
+    assert result.exit_code == (1 if command[1:] == ("--config", FILE) else 2), result.output
     (line,) = result.output.splitlines()
     assert "expected a regular file" in line
 

@@ -46,6 +46,17 @@ def test_requests(fields: dict[str, Any], specs: Any, expected: Any, model: Path
         assert {**found, **expected} == found
 
 
+def test_a_configuration_that_is_wrong(model: Path, tmp_path: Path):
+    """Each problem has a line, as without the request."""
+    body, config = tmp_path / "body.json", tmp_path / "server.yaml"
+    body.write_text('{"prompt": "a"}')
+    config.write_text("own: ad\nforbid: [plugins]\n")
+    done = run("check", config, "--tokenizer", model, "--request", body)
+    assert done.exit_code == 1
+    assert done.stdout == run("check", config, "--tokenizer", model).stdout
+    assert len(done.stdout.splitlines()) == 2
+
+
 def test_what_it_takes(tmp_path: Path):
     body = tmp_path / "body.json"
     for arguments in (["a.yaml"], ["a.yaml", "b.yaml", "--tokenizer", "m"]):
