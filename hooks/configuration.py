@@ -34,6 +34,7 @@ which have to agree.
 
 import logging
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple, cast
@@ -75,9 +76,13 @@ _GONE = {
     "default_fields": "This is a gateway's business; in vLLM, use `--override-generation-config`, "
     "in SGLang the model's `generation_config.json`",
     "models": "A server has a file of its own, in LOGITPORT_CONFIG",
+    "limits": "Limits are those of the variable LOGITPORT_LIMITS, as in `max_specs=4`",
     "ceiling": "Thinking is bounded by a `default` with `own: add`, and specs by LOGITPORT_LIMITS",
 }
-"""What to use in place of fields that a configuration could have."""
+"""What to use in place of fields that a configuration could have, or might be thought to have."""
+
+_UNQUOTED = re.compile(r"Expected `str`, got `(bool|int|float|date|datetime)`")
+"""A text without quotes, which YAML takes for another type."""
 
 VERSION = 1
 """The version of the format: a later one would be for files that 1 cannot express."""
@@ -362,7 +367,8 @@ class _Reading(NamedTuple):
         while around not in self.lines and around:
             around = around[:-1]
         line = f"line {self.lines[around]}: " if around in self.lines else ""
-        self.problems.append(f"{line}{error.path}: {error.message}")
+        quotes = ": quote it" if _UNQUOTED.match(error.message) else ""
+        self.problems.append(f"{line}{error.path}: {error.message}{quotes}")
 
 
 _NAMED = (

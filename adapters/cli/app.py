@@ -56,7 +56,7 @@ def capabilities(as_json: AsJson = False) -> None:
 
 @app.command()
 def limits(as_json: AsJson = False) -> None:
-    """Print the limits on what clients send, which LOGITPORT_LIMITS lowers."""
+    """Print the limits on what clients send, which LOGITPORT_LIMITS sets."""
     typer.echo(tables.limits(as_json=as_json))
 
 

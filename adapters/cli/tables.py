@@ -34,7 +34,8 @@ def limits(*, as_json: bool = False) -> str:
     if as_json:
         return json.dumps({name: limit._asdict() for name, limit in LIMITS.items()}, indent=2)
     width = max(map(len, LIMITS))
-    lines = [f"Limits on what a client can send. {VARIABLE}=name=value,... lowers them."]
+    raised = "max_body_bytes may be raised"
+    lines = [f"Limits on what a client can send. {VARIABLE}=name=value,... lowers them; {raised}."]
     for name, limit in LIMITS.items():
         default = "" if limit.value == limit.default else f" (default {limit.default:,})"
         what = " ".join(filter(None, [limit.unit, limit.meaning]))

@@ -100,6 +100,13 @@ def test_tables(name: str, entry: str):
 
 MAIN = "from logitport.__main__ import main; main()"
 WITHOUT_TYPER = f"import sys; sys.modules |= dict.fromkeys(['typer', 'torch', 'numpy']); {MAIN}"
+
+
+def test_limits_say_which_may_be_raised():
+    first, *_ = run("limits").stdout.splitlines()
+    assert first.endswith("lowers them; max_body_bytes may be raised.")
+
+
 VERSION = f"logitport {logitport.__version__}\n"
 
 
