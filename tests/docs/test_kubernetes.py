@@ -16,7 +16,7 @@ FOLDER = ROOT / "examples" / "kubernetes"
 KUBECTL, PROMTOOL = shutil.which("kubectl"), shutil.which("promtool")
 PROCESSOR = "logitport.adapters.vllm:LogitportProcessor"
 MIDDLEWARE = "logitport.adapters.vllm.SpecMiddleware"
-WITH_MIDDLEWARE = {"deployment.yaml", "kserve.yaml", "llm-d.yaml", "production-stack.yaml"}
+WITH_MIDDLEWARE = {"kserve.yaml", "llm-d.yaml", "production-stack.yaml"}
 WITHOUT_MIDDLEWARE = {"dynamo.yaml", "kuberay.yaml"}  # their front ends take none
 
 
@@ -39,7 +39,7 @@ def made() -> dict[str, Any]:
 
 def test_kubernetes_takes_it(made: dict[str, Any]):
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    assert made.keys() == {"ConfigMap", "Deployment", "Service"}
+    assert made.keys() == {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"}
     for each in made.values():
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
@@ -59,7 +59,20 @@ def test_parts_fit_together(made: dict[str, Any]):
     for name in ("NUMBA_CACHE_DIR", "PROMETHEUS_MULTIPROC_DIR", "HOME"):
         assert variables[name].startswith(tuple(writable)), name
     assert made["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert made["PodDisruptionBudget"]["spec"]["selector"] == made["Deployment"]["spec"]["selector"]
     assert container["image"].startswith("registry.example/vllm-logitport:")
+
+
+def test_replies_end_before_the_pod(made: dict[str, Any]):
+    """The pod has time for the sleep, and for the replies that vLLM then waits for."""
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    _, sleep = container["lifecycle"]["preStop"]["exec"]["command"]
+    (command,) = container["args"]
+    options = shlex.split(command.rpartition("&& exec ")[2])
+    assert options[:3] == ["logitport", "serve", "vllm"]
+    timeout = options[options.index("--shutdown-timeout") + 1]
+    assert int(sleep) + int(timeout) < pod["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize("name", sorted(WITH_MIDDLEWARE | WITHOUT_MIDDLEWARE))
