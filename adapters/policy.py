@@ -27,6 +27,7 @@ from ..spec import (
 from ..spec.base import fields_hold
 from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
+from ..spec.suggestions import nearest
 from .files import FileState
 from .native import UNSET, leaves_text, value_of
 from .presets import Preset
@@ -298,8 +299,9 @@ class Policy:
             own = range(len(self._first), len(self._first) + len(payload.specs))
             moved = error.specs_at(lambda i: ("specs", own.index(i)) if i in own else (added,))
             match moved.location:
-                case ("specs", int(), "name") if moved.message.startswith("No plugin"):
-                    moved = SpecError((*moved.parts, f"; presets: {self._names}"), *moved.location)
+                case ("specs", int(i), "name") if moved.message.startswith("No plugin"):
+                    known = self._presets_like(payload.specs[i])
+                    moved = SpecError((*moved.parts, f"; {known}"), *moved.location)
                 case _:
                     pass
             if added in moved.location:
@@ -327,8 +329,13 @@ class Policy:
             if each.kind in self.forbid:
                 what = f"This server does not admit `{each.kind}`"
                 if isinstance(each, PluginSpec) and self.presets and not below:
-                    what += f", and has no preset {each.name!r}; presets: {self._names}"
+                    what += f", and has no preset {each.name!r}; {self._presets_like(each)}"
                 raise SpecError(what, *path)
+
+    def _presets_like(self, spec: Any) -> str:
+        """Ask for the preset whose name is nearest to a plugin's, if one is, and list all."""
+        close = nearest(spec.name, self.presets)
+        return "; ".join(filter(None, (close, f"presets: {self._names}")))
 
     @property
     def _names(self) -> str:
