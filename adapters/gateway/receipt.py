@@ -11,7 +11,7 @@ import msgspec
 from ...spec import VERSION
 from ...spec.payload import as_given
 from ...spec.texts import Given
-from ..backend import backend
+from ..backend import backend, with_grammars
 from .extra_body import Carrier, payload_of
 from .key import KEY
 from .schema_carrier import KEYWORD
@@ -131,7 +131,8 @@ def receipt(
             message names the field that was lost, and the carrier to try.
         SpecError: for specs that cannot be sent.
     """
-    payload, found = payload_of(as_given(specs), generation_only, continued), find(response)
+    given = with_grammars(backend(engine), as_given(specs), continued)
+    payload, found = payload_of(given, generation_only, continued), find(response)
     if payload is None:
         return found or Receipt((), "", "")
     if found is None or not found.digest:  # the server has got no specs

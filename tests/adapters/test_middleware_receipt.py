@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from logitport import spec as s
 from logitport.adapters import (
@@ -377,6 +378,23 @@ def test_native_kinds_have_none():
     assert receipt({"logitport": EXPECTED}, [SPEC, native]).stage == "agg"
     with pytest.raises(ReceiptError):
         receipt(ANSWER, [SPEC, native])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "continued"),
+    [
+        ({"kind": "grammar", "json_schema": {}, "whitespace_pattern": ""}, 0),
+        (s.GrammarSpec(regex="a+"), 3),
+    ],
+)
+def test_a_grammar_that_logitport_follows_has_one(grammar: Any, continued: int):
+    body = extra_body("vllm", [grammar], continued=continued)
+    receipts = Receipt(("phases",), digest_of(body["vllm_xargs"][KEY]), "agg", continued=continued)
+    for specs in (grammar, [grammar]):
+        reply = {KEY: msgspec.to_builtins(receipts)}
+        assert receipt(reply, specs, continued=continued).kinds == ("phases",)
+        with pytest.raises(ReceiptError, match="lost on the way"):
+            receipt(ANSWER, specs, continued=continued)
 
 
 def test_a_scrape_begins_the_series_of_alerts():
