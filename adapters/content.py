@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..spec.errors import Path, path_text
 from .files import read_file
@@ -15,6 +15,22 @@ MAX_NUMBER = 100
 """The characters of a number. YAML has numbers to the base of 60, which take PyYAML long."""
 
 _NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
+class TenantSettings(NamedTuple):
+    """What a gateway has for a tenant, in place of an engine's settings.
+
+    Its specs are not compared with each other, which needs numpy: the server behind does that.
+
+    Attributes:
+        content: what a file holds.
+        lines: the line of each value, by its path.
+        name: what errors call it.
+    """
+
+    content: Any
+    lines: Mapping[Path, int]
+    name: str
 
 
 def read_content(file: str) -> tuple[Any, Mapping[Path, int]]:

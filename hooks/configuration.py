@@ -42,7 +42,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 
 from ..adapters import Policy, TokenizerCopy, mark_of
-from ..adapters.content import read_content
+from ..adapters.content import TenantSettings, read_content
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..adapters.files import FileState, state_of
 from ..adapters.presets import Preset
@@ -108,29 +108,29 @@ def policy(
         names: the names under which the engine serves its model, which are not used: a server has
             a file of its own.
         settings: what the engine's own configuration has for logitport: the name of a file, or what
-            a file would hold.
+            a file would hold; or what a gateway has for a tenant.
 
     Raises:
         ConfigurationError: with all problems.
         OSError: if the file cannot be read.
     """
-    file = os.environ.get(VARIABLE)
-    if settings is not None and file:
+    file, source, compares = os.environ.get(VARIABLE), None, True
+    if file and settings is not None and not isinstance(settings, TenantSettings):
         what = f"{VARIABLE} is set, and so is logitport in the engine's configuration: drop one"
         raise ConfigurationError(file, [what])
     if settings is None and not file:
         return None
-    if settings is None or isinstance(settings, str):
-        file = settings or file or ""
-        source = state_of(file)
+    if isinstance(settings, TenantSettings):
+        (content, lines, file), compares = settings, False
+    elif settings is None or isinstance(settings, str):
+        source = state_of(file := settings or file or "")
         try:
             content, lines = read_content(file)
         except ValueError as error:
             raise ConfigurationError(file, [str(error)]) from None
     else:
         content, lines, file = settings, {}, "logitport in the engine's configuration"
-        source = None
-    reading = _Reading(lines, [], tokenizer, source)
+    reading = _Reading(lines, [], tokenizer, source, compares=compares)
     fields = reading.fields(content)
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=by_line))
@@ -149,6 +149,7 @@ class _Reading(NamedTuple):
         tokenizer: loads the tokenizer; without one, no specs are made of texts.
         source: the file, before it was read, if it is one.
         tags: the thinking tags that the file states, for its specs.
+        compares: whether to compare specs with each other, which needs numpy.
     """
 
     lines: Mapping[Path, int]
@@ -156,6 +157,7 @@ class _Reading(NamedTuple):
     tokenizer: LoadTokenizer | None
     source: FileState | None
     tags: ThinkingFamily | None = None
+    compares: bool = True
 
     def fields(self, content: Any) -> dict[str, Any]:
         """Check all fields of a file; return those of the policy."""
@@ -297,11 +299,12 @@ class _Reading(NamedTuple):
             for why in filter(None, (refusal(spec, path == ("guard",)) for spec in made)):
                 self._report(where, why)
         if specs and len(self.problems) == before:
-            from ..adapters.core.contradictions import check_without_engine
-
             try:
                 encode(specs)
-                check_without_engine(specs)
+                if self.compares:
+                    from ..adapters.core.contradictions import check_without_engine
+
+                    check_without_engine(specs)
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)

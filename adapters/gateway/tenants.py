@@ -1,17 +1,19 @@
 """Tenants of a gateway: what a server's configuration says, put into the requests of each."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike, fspath
 from typing import Any, cast
 
-from ...spec import LogitsProcessorSpec, SpecError, StandIn, decode, encode
+from ...spec import SpecError, StandIn, decode, encode
 from ...spec.errors import shown
 from ...spec.texts import Entry
 from ..backend import Backend
-from ..content import read_content
+from ..content import TenantSettings, read_content
 from ..policy import Policy, policy_of
+from ..presets import Preset, Specs
 from .exchange import Checked, Scope
 from .json_body import Fields
 from .key import KEY
@@ -27,6 +29,8 @@ _OF_SERVERS = {
     "Use `default` with `own: add`, or the server's configuration",
     "require": "Only a server can have every text marked: use its configuration",
     "profiles": "Keys of marks are for the server: use its configuration",
+    "reload": "A gateway reads the file once, at its start: leave the field out",
+    "tags": "The server knows its model's thinking tags: use its configuration",
 }
 
 NameOf = Callable[[Scope], str | None]
@@ -40,10 +44,12 @@ class Tenant:
     Attributes:
         policy: the policy; each text in its specs is a token that no model has.
         entries: the objects of the wire, by the ``id`` of their specs in the policy.
+        behind: the backend of the server that gets the requests.
     """
 
     policy: Policy
     entries: Mapping[int, Entry]
+    behind: Backend
 
     def fill(self, fields: Fields, place: str) -> bool:
         """Put the specs that act into a request.
@@ -68,7 +74,13 @@ class Tenant:
             sent, content = decode(payload, StandIn()), json.loads(payload)
             own = content if isinstance(content, list) else content["specs"]
             entries = {**self.entries, **dict(zip(map(id, sent.specs), own, strict=True))}
-            every = [entries[id(spec)] for spec in self.policy.resolve(sent).specs]
+            make = partial(_make, self.behind, entries)
+            presets = {
+                name: replace(each, make=make) if isinstance(each, Preset) else each
+                for name, each in self.policy.presets.items()
+            }
+            resolved = replace(self.policy, presets=presets).resolve(sent)
+            every = [entries[id(spec)] for spec in resolved.specs]
             settings = {"generation_only": sent.generation_only, "continued": sent.continued}
         with self.policy.restoring(payload or "[]"):
             made = encode(every, **settings)
@@ -76,45 +88,60 @@ class Tenant:
         return True
 
 
-def read_tenant(settings: Any, behind: Backend) -> Tenant:
+def read_tenant(name: str, settings: Any, behind: Backend) -> Tenant:
     """Read a configuration, as far as a gateway can obey it.
 
     Args:
+        name: the name of the tenant, for errors.
         settings: the name of a file, or what a file would hold.
         behind: the backend of the server that gets the requests.
 
     Raises:
         ValueError: if something in it is wrong, or for a server only.
     """
-    file = str(settings) if not isinstance(settings, Mapping) else "A tenant's configuration"
-    policy = policy_of(None, (), settings if isinstance(settings, Mapping) else file)
+    who, content, lines = f"The tenant {name!r}", settings, {}
+    if not isinstance(settings, Mapping):
+        if not isinstance(settings, str | PathLike):
+            what = f"Expected the name of a file, or what it would hold, got {settings!r:.100}"
+            raise ValueError(f"{shown(who)}: {what}")
+        file = fspath(cast("Any", settings))
+        who += f" ({file})"
+        try:
+            content, lines = read_content(file)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{shown(who)}: {error}") from None
+    given = cast("Mapping[str, Any]", content) if isinstance(content, Mapping) else {}
+    for field in filter(given.__contains__, _OF_SERVERS):
+        raise ValueError(f"{shown(who)}: $.{field}: {_OF_SERVERS[field]}")
+    policy = policy_of(None, (), TenantSettings(content, lines, who))
     assert policy is not None
-    content = settings if isinstance(settings, Mapping) else read_content(file)[0]
-    for name in _OF_SERVERS.keys() & content.keys():
-        raise ValueError(f"{shown(file)}: $.{name}: {_OF_SERVERS[name]}")
     entries: dict[int, Entry] = {}
 
-    def specs(given: list[Entry], *path: str) -> tuple[LogitsProcessorSpec, ...]:
+    def specs(given: Any, *path: str) -> Specs | Preset:
         try:
-            made = decode(cast("Any", given), StandIn()).specs
-            behind.check(made)
+            if isinstance(given, Mapping):
+                return Preset.of(given, partial(_make, behind, {}))
+            return _make(behind, entries, given) if given else ()
         except SpecError as error:
             where = error.moved(lambda found: found[found[:1] == ("specs",) :]).at(*path)
             advice = "A gateway has no tokenizer: write token ids, or texts as on the wire"
-            raise ValueError(f"{shown(file)}: {where}. {advice}") from None
-        entries.update(zip(map(id, made), given, strict=True))
-        return made
+            raise ValueError(f"{shown(who)}: {where}. {advice}") from None
 
-    for name, each in content.get("presets", {}).items():
-        if not isinstance(each, list):
-            what = "takes parameters, which a server fills in: give the server this configuration"
-            raise ValueError(f"{shown(file)}: presets.{name}: A preset that {what}")
-    default = content.get("default")
-    presets = {
-        name: specs(each, "presets", name) for name, each in content.get("presets", {}).items()
-    }
-    policy = replace(policy, default=specs(default, "default") if default else (), presets=presets)
-    return Tenant(policy, entries)
+    default = cast("Specs", specs(given.get("default", []), "default"))
+    presets = {each: specs(of, "presets", each) for each, of in given.get("presets", {}).items()}
+    return Tenant(replace(policy, default=default, presets=presets), entries, behind)
+
+
+def _make(behind: Backend, entries: dict[int, Entry], given: Sequence[Any]) -> Specs:
+    """Make specs of objects of the wire, which are kept by the ``id`` of each spec.
+
+    Raises:
+        SpecError: for a spec that the server behind cannot realize.
+    """
+    made = decode(cast("Any", list(given)), StandIn()).specs
+    behind.check(made)
+    entries.update(zip(map(id, made), given, strict=True))
+    return made
 
 
 class Tenants:
@@ -129,7 +156,9 @@ class Tenants:
     def __init__(
         self, configurations: Mapping[str, Any], name: str | NameOf, behind: Backend
     ) -> None:
-        self._each = {name: read_tenant(each, behind) for name, each in configurations.items()}
+        self._each = {
+            name: read_tenant(name, each, behind) for name, each in configurations.items()
+        }
         self._name_of = name if callable(name) else partial(_in_header, name.lower().encode())
 
     def of(self, scope: Scope, place: str | None) -> Tenant | None:

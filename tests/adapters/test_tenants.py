@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,25 @@ DRY = {"kind": "dry", "multiplier": 1}
 CHOICE = {"kind": "choice", "texts": ["yes", "no"]}
 NAMED = {"kind": "plugin", "name": "yes-no"}
 MIN = {"kind": "min_tokens", "n": 2, "stop_token_ids": [2]}
+BRIEF = {
+    "params": {"n": {"min": 2, "max": 4, "default": 3}, "word": {"max_length": 5}},
+    "specs": [
+        {"kind": "no_repeat_ngram", "n": {"param": "n"}},
+        {"kind": "banned_text", "texts": [{"param": "word"}]},
+        MIN,
+    ],
+}
+
+
+def brief(**params: Any) -> dict[str, Any]:
+    return {"kind": "plugin", "name": "brief", "params": params}
+
+
 TENANTS = {
     "adds": {"default": [BAN], "own": "add", "forbid": ["dry", "continued"]},
     "replaces": {"default": [BAN]},
     "refuses": {"default": [BAN], "own": "refuse", "presets": {"yes-no": [CHOICE, MIN]}},
+    "chooses": {"default": [BAN], "own": "add", "presets": {"brief": BRIEF, "yes": [CHOICE]}},
     "effort": {"effort": {"low": 5}},
     "nothing": {"version": 1},
 }
@@ -68,6 +85,13 @@ ACTING: list[tuple[str, Any, Any]] = [
     ("refuses", [DRY], "no specs but its presets: yes-no"),
     ("refuses", [NAMED], [BAN, CHOICE, MIN]),
     ("refuses", [NAMED, NAMED], "named twice"),
+    (
+        "chooses",
+        [DRY, brief(word="a", n=4)],
+        [BAN, DRY, {"kind": "no_repeat_ngram", "n": 4}, {**BAN, "texts": ["a"]}, MIN],
+    ),
+    ("chooses", [brief(word="a", n=5)], "an integer from 2 to 4, got 5 - at `$.specs[0].params.n`"),
+    ("chooses", [brief()], "Expected a value, which has no default"),
     ("nothing", None, None),
     ("nothing", [DRY], [DRY]),
     ("another", [DRY], "No tenant 'another'"),
@@ -191,6 +215,13 @@ CONFIGURATIONS: list[tuple[Any, str]] = [
         {"presets": {"a": [{"kind": "banned_sequences", "from_words": {"words": ["a"]}}]}},
         "presets.a",
     ),
+    ({"reload": True}, "The tenant 'acme': .*A gateway reads the file once"),
+    ({"tags": "olmo-3"}, "The server knows its model's thinking tags"),
+    ({"presets": {"a": {**BRIEF, "params": {}}}}, r"presets\.a\.specs.*There is no parameter"),
+    ({"default": [{"kind": "dry"}]}, r"The tenant 'acme' has a problem:\n  \$\.default\[0\]"),
+    ("missing.yaml", r"The tenant 'acme' \(missing.yaml\): .*No such file"),
+    (None, "The tenant 'acme': Expected the name of a file, or what it would hold, got None"),
+    ([BAN], "The tenant 'acme': Expected the name of a file"),
 ]
 
 
@@ -198,6 +229,40 @@ CONFIGURATIONS: list[tuple[Any, str]] = [
 def test_what_a_gateway_cannot_obey(content: Any, message: str):
     with pytest.raises(ValueError, match=message):
         SpecMiddleware(echo, tenants={"acme": content})  # pyright: ignore[reportArgumentType]
+
+
+WITHOUT_CORE = """
+import sys
+for name in ("numpy", "numba", "torch", "yaml"):
+    sys.modules[name] = None
+from logitport.adapters import SpecMiddleware
+profiles = {"a": {"scheme": "vllm-gumbel", "key": {"env": "KEY"}}}
+for each in {"guard": []}, {"profiles": profiles}, {"require": {}}:
+    try:
+        SpecMiddleware(None, tenants={"acme": each})
+    except ValueError as error:
+        print(str(error).partition(": A")[0].partition(": K")[0].partition(": O")[0])
+default = [{"kind": "banned_tokens", "token_ids": [3]}, {"kind": "choice", "texts": ["a"]}]
+app = SpecMiddleware(None, tenants={"acme": {"default": default}, "b": sys.argv[1]})
+for name in b"acme", b"b":
+    scope = {"type": "http", "path": "/v1/completions", "headers": [(b"x-tenant", name)]}
+    print(app.check(scope, b"{}").body.decode())
+"""
+
+
+def test_a_gateway_needs_no_core(tmp_path: Path):
+    """The package without an extra has msgspec alone; TOML needs no PyYAML."""
+    file = tmp_path / "b.toml"
+    file.write_text('presets.yes = [{kind = "choice", texts = ["yes"]}]')
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CORE, file], capture_output=True, text=True, check=False
+    )
+    assert found.stderr == ""
+    *refused, filled, same = found.stdout.splitlines()
+    assert refused == [f"The tenant 'acme': $.{name}" for name in ("guard", "profiles", "require")]
+    kinds = [each["kind"] for each in specs_of(json.loads(filled)["vllm_xargs"])]
+    assert kinds == ["banned_tokens", "choice"]
+    assert same == "{}"
 
 
 def test_a_mark_is_the_servers(monkeypatch: pytest.MonkeyPatch):
