@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +14,16 @@ from .receipt import Message, Receipt, Send, Stamp
 Scope = MutableMapping[str, Any]
 """The scope of an ASGI connection: its type, path and headers."""
 Receive = Callable[[], Awaitable[Message]]
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, as a proxy behind may rewrite it: ``/v1//x/../y`` is a route.
+
+    Examples:
+        >>> path_of({"path": "/v1//chat/./completions/"})
+        '/v1/chat/completions'
+    """
+    return normpath(scope["path"])
 
 
 class Checked(NamedTuple):

@@ -20,7 +20,7 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on, setting
 from ..metrics import begin, count, show_policy
 from ..policy import Policy
 from ..reload import one_policy, reload_of
-from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
+from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer, path_of
 from .field_rules import check_beams, names_of, set_budget
 from .json_body import CONTAINERS, Fields, containers, encode, join, keys_in, parse, text_of
 from .key import KEY, check_bare, check_spelling
@@ -247,7 +247,7 @@ class SpecMiddleware:
 
     def _place(self, scope: Scope) -> str | None:
         """Return where specs are in a body of a request's route; ``None`` if it takes none."""
-        path = scope["path"].rstrip("/")
+        path = path_of(scope)
         return self.routes.get(max(filter(path.endswith, self.routes), key=len, default=""))
 
     def _check_fields(
@@ -259,7 +259,7 @@ class SpecMiddleware:
         keys: Set[str],
         tenant: Tenant | None = None,
     ) -> Checked:
-        path = scope["path"].rstrip("/")
+        path = path_of(scope)
         prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None

@@ -14,14 +14,18 @@ from ..backend import Backend
 from ..content import TenantSettings, read_content
 from ..policy import Policy, policy_of
 from ..presets import Preset, Specs
-from .exchange import Checked, Scope
+from .exchange import Checked, Scope, path_of
 from .json_body import Fields
 from .key import KEY
 
 OTHERS = "*"
 """The name under which tenants have a configuration that have none of their own."""
 
-WITHOUT_SPECS = "/v1/responses", "/v1/messages", "/api/generate", "/api/chat", "/generate"
+WITHOUT_SPECS = (
+    *("/v1/responses", "/v1/messages", "/api/generate", "/api/chat", "/generate"),
+    *("/cohere/v2/chat", "/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/v1/systemone", "/v1/decisions"),  # which choose a text of the request's
+)
 """Routes that generate text, on some engine without specs."""
 
 _OF_SERVERS = {
@@ -171,7 +175,7 @@ class Tenants:
         Raises:
             SpecError: if it has none, or its default specs cannot act on the route.
         """
-        path = scope["path"].rstrip("/")
+        path = path_of(scope)
         if place is None and not path.endswith(WITHOUT_SPECS):
             return None
         name = self._name_of(scope)

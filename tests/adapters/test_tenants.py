@@ -149,6 +149,10 @@ REFUSED: list[tuple[Any, str | None, str, str]] = [
     ({"vllm_xargs": [1]}, "adds", CHAT, "are added - at `vllm_xargs`"),
     ({"sampling_params": [{}]}, "adds", GENERATE, "Expected an object"),
     ({"n": 1}, "adds", "/api/chat", "/api/chat takes no specs"),
+    ({"n": 1}, "adds", "/cohere/v2/chat", "the tenant has default specs"),
+    ({"n": 1}, "adds", "/v1/systemone", "the tenant has default specs"),
+    (b"--a\xff", "adds", "/v1/audio/transcriptions", "the tenant has default specs"),
+    (b"--a\xff", "adds", "/v1/audio//translations/", "the tenant has default specs"),
     ({"vllm_xargs": {"logitport": [DRY]}}, "nothing", "/login", "takes no specs"),
 ]
 
@@ -165,6 +169,16 @@ def test_sglangs_own_route():
     found = post({"text": "a"}, "adds", **made)
     assert specs_of(found["sampling_params"]["custom_params"]) == [BAN]
     assert "Expected an object" in post({"text": ["a"], "sampling_params": [{}]}, "adds", **made)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1//completions", "//v1/./completions//", "/v1/a/../completions", "/v1/completions/."],
+)
+def test_a_path_that_a_proxy_behind_rewrites(path: str):
+    app = SpecMiddleware(echo, tenants=TENANTS)  # pyright: ignore[reportArgumentType]
+    scope = {"type": "http", "path": path, "headers": [(b"x-tenant", b"adds")]}
+    assert specs_of(json.loads(app.check(scope, b"{}").body)["vllm_xargs"]) == [BAN]
 
 
 def test_a_body_to_which_nothing_is_added_stays():
