@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
-from ...spec import SpecError, StandIn, decode
-from ...spec.payload import as_given
+from ...spec import GrammarSpec, SpecError, StandIn, decode
+from ...spec.errors import Name
+from ...spec.payload import as_given, specs_of
 from ...spec.texts import Given
 from ..backend import backend
 from .extra_body import Carrier, extra_body
@@ -14,15 +15,27 @@ from .json_body import Fields, inner
 from .key import KEY
 from .schema_carrier import KEYWORD, take_payloads
 
+_OF_OTHERS = {"sampling_params": object, "input_ids": object, "text": str | list}
+"""Fields of engines' own routes, whose bodies have specs elsewhere, and the types of their values.
+"""
+
+_GRAMMARS = (
+    *("response_format", "structured_outputs"),
+    *("json_schema", "regex", "ebnf", "structural_tag"),
+)
+"""The fields of chats and completions, over all engines, that ask for a grammar."""
+
 
 def add_specs(
     body: Mapping[str, Any], engine: str, specs: Given, *, carrier: Carrier = "field"
 ) -> dict[str, Any]:
     """Add specs to the JSON body of a chat or completion, after those that it has.
 
+    It compares fields of the body that native kinds set, grammars, and what the specs themselves
+    say. What needs the model's tokens is for the engine to compare.
+
     For a gateway, which knows what its tenants' requests need. It also is how specs come into a
-    body that has none. The engine checks all specs together, too, but here the gateway can refuse
-    what a client has sent beside its own.
+    body that has none; and with no specs to add, it checks those of the client.
 
     Examples:
         >>> import json
@@ -42,9 +55,14 @@ def add_specs(
 
     Raises:
         SpecError: as ``extra_body`` does, for all specs together; for a payload that cannot be
-            read, and for a field of the body that a native kind would set to another value.
+            read, for a body of another route, and for a field of the body that a native kind would
+            set to another value. A path names a client's spec by its index, and no added one.
     """
     fields: Fields = deepcopy(dict(body))
+    for name, kinds in _OF_OTHERS.items():
+        if name in fields and isinstance(fields[name], kinds):
+            what = "Expected the body of a chat or completion, got that of an engine's own route"
+            raise SpecError.of_field(what, name)
     place = str(backend(engine).routes.get("/v1/chat/completions"))
     sent = [payload for _, payload in take_payloads(fields, frozenset({KEYWORD}))]
     holder = inner(fields, place)
@@ -52,14 +70,24 @@ def add_specs(
         sent.append(holder.pop(KEY))
     if len(sent) > 1:
         raise SpecError.of_field(f"Expected specs once, in `{place}.{KEY}` or in a schema", place)
-    every, settings = [*as_given(specs)], dict[str, Any]()
+    given, own, settings = as_given(specs), list[Any](), dict[str, Any]()
     if sent:
         payload = decode(sent[0], StandIn())
         content: Any = json.loads(sent[0]) if isinstance(sent[0], str) else sent[0]
-        own: Any = content if isinstance(content, list) else content["specs"]
-        every = [*as_given(own), *every]
+        own = [*as_given(content if isinstance(content, list) else content["specs"])]
         settings = {"generation_only": payload.generation_only, "continued": payload.continued}
-    added = extra_body(engine, every, carrier=carrier, **settings)
+    try:
+        added = extra_body(engine, [*own, *given], carrier=carrier, **settings)
+    except SpecError as error:
+        added_one = Name("a spec to add")
+        raise error.specs_at(
+            lambda i: ("specs", i) if i < len(own) else (added_one,)
+        ) from error.__cause__
+    grammars = [each for each in specs_of(given, StandIn()) if isinstance(each, GrammarSpec)]
+    for name in _GRAMMARS if grammars else ():
+        asked = fields.get(name)
+        if asked and asked != added.get(name) and (inner(fields, name) or {}).get("type") != "text":
+            raise SpecError.of_field("Conflicts with a grammar to add", name)
     schema = inner(fields, "response_format", "json_schema", "schema")
     if carrier == "schema" and schema is not None and "response_format" in added:
         asked = added.pop("response_format")["json_schema"]["schema"]
@@ -81,8 +109,7 @@ def _merge(fields: Fields, added: Mapping[str, Any], path: tuple[str, ...]) -> N
         if isinstance(own, dict) and isinstance(value, Mapping):
             _merge(cast("Fields", own), cast("Mapping[str, Any]", value), (*path, name))
         elif own is not None and own != value:
-            where = ".".join((*path, name))
-            what = f"The request has {own!r:.50}, and the specs to add have {value!r:.50}"
-            raise SpecError.of_field(what, where)
+            what = "The request has another value here than the specs to add"
+            raise SpecError.of_field(what, ".".join((*path, name)))
         else:
             fields[name] = value

@@ -10,6 +10,8 @@ from logitport.adapters import add_specs, extra_body
 DRY = {"kind": "dry", "multiplier": 1}
 BAN = {"kind": "banned_text", "texts": ["Acme"]}
 COOL = {"kind": "sampling", "temperature": 0.5}
+GRAMMAR = {"kind": "grammar", "regex": "a+"}
+FORCED = {"kind": "forced_sequence", "token_ids": [1]}
 WHOLE = {"version": 1, "specs": [DRY]}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
@@ -33,6 +35,14 @@ BODIES: list[tuple[str, dict[str, Any], Any, dict[str, Any], dict[str, Any]]] = 
     ("vllm", body_of(DRY), [BAN, COOL], {}, body_of(DRY, BAN, COOL)),
     ("vllm", {"temperature": 0.5}, COOL, {}, {"temperature": 0.5}),
     ("vllm", {"temperature": None}, COOL, {}, {"temperature": 0.5}),
+    (
+        "vllm",
+        {"response_format": {"type": "text"}},
+        GRAMMAR,
+        {},
+        {**body_of(GRAMMAR), "response_format": {"type": "text"}},
+    ),
+    ("sglang", {"regex": "a+"}, GRAMMAR, {}, {"regex": "a+"}),
     ("vllm", {"n": 2, "vllm_xargs": {"a": 1}}, [], {}, {"n": 2, "vllm_xargs": {"a": 1}}),
     ("vllm", body_of(DRY, continued=3), BAN, {}, body_of(DRY, BAN, continued=3)),
     ("vllm", body_of(DRY, carrier="schema"), BAN, {}, body_of(DRY, BAN)),
@@ -60,14 +70,28 @@ def test_the_answer_has_the_clients_schema():
 
 # a client's body | specs to add | the message | where
 REFUSED: list[tuple[dict[str, Any], Any, str, str]] = [
-    ({"temperature": 1}, COOL, "The request has 1, and the specs to add have 0.5", "temperature"),
-    ({"vllm_xargs": [1]}, DRY, "The request has [1]", "vllm_xargs"),
+    (
+        {"temperature": 1},
+        COOL,
+        "The request has another value here than the specs to add",
+        "temperature",
+    ),
+    ({"vllm_xargs": [1]}, DRY, "The request has another value", "vllm_xargs"),
+    ({"response_format": SCHEMA}, GRAMMAR, "Conflicts with a grammar to add", "response_format"),
+    ({"regex": "b"}, GRAMMAR, "Conflicts with a grammar to add", "regex"),
+    ({"sampling_params": {}}, BAN, "Expected the body of a chat or completion", "sampling_params"),
+    ({"text": "Hi"}, BAN, "Expected the body of a chat or completion", "text"),
+    ({"input_ids": [1]}, BAN, "Expected the body of a chat or completion", "input_ids"),
+    (body_of(DRY), {"kind": "dry"}, "multiplier", "a spec to add"),
+    (body_of(DRY), [BAN, {"kind": "banned_text", "texts": 1}], "Expected", "a spec to add.texts"),
+    (body_of(DRY), [GRAMMAR, FORCED], "Conflicts with a spec to add", "a spec to add"),
+    ({"vllm_xargs": {"logitport": [{"kind": "dri"}]}}, [], "dry", "$[0].kind"),
     ({"vllm_xargs": {"logitport": "{"}}, DRY, "", "$"),
     ({"vllm_xargs": {"logitport": "7"}}, DRY, "", "$"),
     ({"vllm_xargs": {"logitport": [{"kind": "dry"}]}}, DRY, "multiplier", "$[0]"),
     (
-        body_of({"kind": "forced_sequence", "token_ids": [1]}),
-        {"kind": "grammar", "regex": "a+"},
+        body_of(FORCED),
+        GRAMMAR,
         "a grammar",
         "$.specs[0]",
     ),
