@@ -4,7 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 
@@ -119,7 +120,8 @@ def receipt(
         response: a response of the OpenAI client, the first chunk of a streamed response, the JSON
             object of either, or what has the headers of the answer: an HTTP response, that of
             ``with_raw_response``, or a stream of the OpenAI client (``create(stream=True)`` or
-            ``stream()``).
+            ``stream()``). The body of an HTTP response counts where the header was lost, unless it
+            is still to be read.
         specs: the specs that the request was sent with.
         engine: as for ``extra_body``.
         carrier: as for ``extra_body``.
@@ -135,6 +137,8 @@ def receipt(
     payload, found = payload_of(given, generation_only, continued), find(response)
     if payload is None:
         return found or Receipt((), "", "")
+    if (status := getattr(response, "status_code", 200)) != 200 and found is None:
+        raise ReceiptError(f"The response has the status {status}, and no receipt")
     if found is None or not found.digest:  # the server has got no specs
         is_stream = any(hasattr(response, name) for name in _OF_STREAMS)
         of_chunk = ". The first chunk of a stream may have it" if is_stream else ""
@@ -162,9 +166,28 @@ def find(response: Any) -> Receipt | None:
         if of_body is not None:
             return msgspec.convert(of_body, Receipt)
         text = next(filter(None, map(of_header.get, _HEADERS)), None)
-        return None if text is None else msgspec.json.decode(text, type=Receipt)
+        if text is None:
+            in_body = _content_of(response).get(KEY)
+            return None if in_body is None else msgspec.convert(in_body, Receipt)
+        return msgspec.json.decode(text, type=Receipt)
     except msgspec.DecodeError as error:
         raise ReceiptError(f"The receipt cannot be read: {error}") from None
+
+
+def _content_of(response: Any) -> Mapping[str, Any]:
+    """Return the first JSON object in the body of an HTTP response; an empty one without any."""
+    content: Any = None
+    with suppress(Exception):  # the client's own: it has not read the body yet
+        content = response.content
+    if not isinstance(content, bytes):
+        return {}
+    _, _, event = content.partition(b"data:")
+    with suppress(msgspec.DecodeError):
+        is_stream = content.startswith((b"data:", b"event:"))
+        read = msgspec.json.decode(event.partition(b"\n")[0] if is_stream else content)
+        read = read[0] if isinstance(read, list) and read else read
+        return cast("Mapping[str, Any]", read) if isinstance(read, Mapping) else {}
+    return {}
 
 
 def _lost(engine: str, carrier: Carrier) -> str:

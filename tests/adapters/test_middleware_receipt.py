@@ -330,6 +330,11 @@ LOST: list[tuple[Any, Any, str, list[str]]] = [
     (SimpleNamespace(headers={}), "schema", "vllm", [BY_SCHEMA, "answers with JSON"]),
     ({"logitport": OTHER}, "field", "vllm", ["for other specs", EXPECTED["digest"]]),
     ({"logitport": "obeyed"}, "field", "vllm", ["cannot be read"]),
+    (httpx.Response(200, json={"logitport": 5}), "field", "vllm", ["cannot be read"]),
+    (httpx.Response(200, text="data: [DONE]"), "field", "vllm", ["was lost"]),
+    (httpx.Response(200, json=[]), "field", "vllm", ["was lost"]),
+    (httpx.Response(200, stream=httpx.ByteStream(b"{}")), "field", "vllm", ["was lost"]),
+    (httpx.Response(502, json={}), "field", "vllm", ["has the status 502, and no receipt"]),
 ]
 
 
@@ -339,6 +344,15 @@ def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: 
         receipt(response, SPEC, engine=engine, carrier=carrier)
     for part in parts:
         assert part in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[{}]", 'data: {}\n\ndata: {{"a": 1}}\n\n', "event: a\r\ndata:{}\r\n\r\n"]
+)
+def test_of_the_body_where_the_header_was_lost(text: str):
+    made = json.dumps({"logitport": EXPECTED})
+    response = httpx.Response(200, text=text.format(made))
+    assert receipt(response, SPEC).digest == EXPECTED["digest"]
 
 
 @pytest.mark.parametrize("name", ["x-logitport", "llm_provider-x-logitport", None])
