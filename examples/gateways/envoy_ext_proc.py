@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from envoy_data_plane.envoy.config.core.v3 import HeaderValue, HeaderValueOption
 from envoy_data_plane.envoy.service.ext_proc import v3
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from grpclib.server import Server
@@ -49,10 +50,12 @@ class Processor(v3.ExternalProcessorBase):
         try:
             body = self._middleware.check(scope, body).body
         except SpecError as error:
-            content = json.dumps(self._middleware.error(scope["path"], str(error))).encode()
-            status = HttpStatus(StatusCode(400))
+            made = self._middleware.error(scope["path"], f"logitport: {error}")
+            status, content = HttpStatus(StatusCode(400)), json.dumps(made).encode()
+            json_type = HeaderValue("content-type", raw_value=b"application/json")
+            headers = v3.HeaderMutation([HeaderValueOption(json_type)])
             return v3.ProcessingResponse(
-                immediate_response=v3.ImmediateResponse(status, body=content)
+                immediate_response=v3.ImmediateResponse(status, headers, content)
             )
         changed = v3.CommonResponse(body_mutation=v3.BodyMutation(body=body))
         return v3.ProcessingResponse(request_body=v3.BodyResponse(changed))

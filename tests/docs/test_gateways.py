@@ -7,12 +7,17 @@ from typing import Any
 
 import httpx
 import pytest
+from logitport.adapters.gateway.receipt import digest_of
 
 BAN = {"kind": "banned_text", "texts": ["Globex", "Initech"], "ignore_case": True}
 CHOICE = {"kind": "choice", "texts": ["yes", "no"]}
 PRESET = {"kind": "plugin", "name": "yes-no"}
 BIAS = {"kind": "prompt_bias", "bias": -1}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def receipt_of(payload: str) -> str:
+    return json.dumps({"kinds": ["choice"], "digest": digest_of(payload), "stage": "agg"})
 
 
 def specs_of(body: Any) -> Any:
@@ -38,7 +43,8 @@ def test_fastapi(key: str, payload: Any, expected: Any):
     from examples.gateways.fastapi_app import gateway
 
     def server(request: httpx.Request) -> httpx.Response:
-        headers = {"x-logitport": "{}", "x-internal": "1"}
+        payload = json.loads(request.content).get("vllm_xargs", {}).get("logitport")
+        headers = {"x-internal": "1"} | ({"x-logitport": receipt_of(payload)} if payload else {})
         return httpx.Response(200, content=request.content, headers=headers)
 
     client = TestClient(gateway("http://server", transport=httpx.MockTransport(server)))
@@ -50,8 +56,60 @@ def test_fastapi(key: str, payload: Any, expected: Any):
         assert expected in reply.json()["error"]["message"]
         return
     assert specs_of(reply.json()) == expected
-    assert reply.headers["x-logitport"] == "{}"
+    assert ("x-logitport" in reply.headers) is (expected is not None)
     assert "x-internal" not in reply.headers
+
+
+LOST = "`vllm_xargs.logitport` was lost on the way"
+
+
+# where the receipt is | the fields of the client's payload | of which specs | the status, the error
+@pytest.mark.parametrize(
+    ("where", "fields", "is_stripped", "status", "message"),
+    [
+        ("header", {"continued": 2, "generation_only": False}, False, 200, None),
+        ("body", {}, False, 200, None),
+        ("header of a stream", {}, False, 200, None),
+        ("nowhere", {}, False, 502, LOST),
+        ("stream", {}, False, 502, LOST),
+        ("header", {}, True, 502, "for other specs"),
+        ("error", {}, False, 503, None),
+    ],
+)
+def test_fastapi_without_a_receipt(
+    where: str,
+    fields: Any,
+    is_stripped: bool,
+    status: int,
+    message: str | None,
+    caplog: pytest.LogCaptureFixture,
+):
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from examples.gateways.fastapi_app import gateway
+
+    def server(request: httpx.Request) -> httpx.Response:
+        payload = json.loads(request.content)["vllm_xargs"]["logitport"]
+        made = receipt_of(json.dumps([CHOICE]) if is_stripped else payload)
+        headers = {"x-logitport": made} if "header" in where else {}
+        if "stream" in where:
+            return httpx.Response(
+                200, text="data: {}\n\n", headers={**headers, "content-type": "text/event-stream"}
+            )
+        content = {"logitport": json.loads(made)} if where == "body" else {"id": "a"}
+        return httpx.Response(503 if where == "error" else 200, json=content, headers=headers)
+
+    client = TestClient(gateway("http://server", transport=httpx.MockTransport(server)))
+    payload = {"version": 1, "specs": [CHOICE], **fields}
+    body = {**CHAT, "vllm_xargs": {"logitport": payload}}
+    headers = {"authorization": "Bearer sk-acme"}
+    reply = client.post("/v1/chat/completions", json=body, headers=headers)
+    assert reply.status_code == status
+    assert ("No receipt" in caplog.text) is (message is not None)
+    if message is not None:
+        assert message in reply.json()["error"]["message"]
+        assert message in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -124,6 +182,10 @@ def test_envoy(path: str, tenant: str | None, payload: Any, expected: Any):
     assert of_headers.request_headers is not None
     if isinstance(expected, str):
         assert of_body.immediate_response.status.code == 400
-        assert expected in of_body.immediate_response.body.decode()
+        message = json.loads(of_body.immediate_response.body)["error"]["message"]
+        assert message.startswith("logitport: ")
+        assert expected in message
+        (header,) = of_body.immediate_response.headers.set_headers
+        assert (header.header.key, header.header.raw_value) == ("content-type", b"application/json")
     else:
         assert specs_of(json.loads(of_body.request_body.response.body_mutation.body)) == expected
