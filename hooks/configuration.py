@@ -135,7 +135,7 @@ def policy(
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=by_line))
     made = Policy(**fields)
-    rules = msgspec.json.encode({"guards": len(made.guard), **made.describe()}).decode()
+    rules = msgspec.json.encode(made.describe()).decode()
     logger.info("logitport: %s: %s", shown(file), rules)
     return made
 

@@ -245,7 +245,7 @@ def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     (line,) = caplog.messages
     assert line.startswith("logitport: logitport in the engine's configuration: ")
     assert json.loads(line.partition("configuration: ")[2]) == {
-        **{"guards": 0, "default": [], "own": "replace", "presets": [], "forbid": ["dry"]},
+        **{"guard": [], "default": [], "own": "replace", "presets": [], "forbid": ["dry"]},
         "effort": {"low": 5, "high": 50},
     }
 
