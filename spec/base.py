@@ -137,14 +137,14 @@ class LogitsProcessorSpec(
         return False
 
     @property
-    def text_rules(self) -> int:
-        """The number of passes over a vocabulary, see ``MAX_TEXT_RULES``."""
-        return 0
+    def text_rules(self) -> Sequence[Path]:
+        """The paths of what is a pass over a vocabulary each, see ``MAX_TEXT_RULES``."""
+        return ()
 
     @property
     def needs_vocabulary(self) -> bool:
         """Whether the spec is about text: it is compiled for the bytes of a vocabulary's tokens."""
-        return self.text_rules > 0
+        return bool(self.text_rules)
 
     def sizes(self) -> Sizes:
         """Count the items in the spec's lists. A token id outside of a list does not count."""
@@ -177,8 +177,8 @@ class TextSpec(LogitsProcessorSpec, frozen=True):
     """The base of the kinds about text, each of which is one pass over the vocabulary."""
 
     @property
-    def text_rules(self) -> int:
-        return 1
+    def text_rules(self) -> Sequence[Path]:
+        return ((),)
 
 
 class ForcingSpec(LogitsProcessorSpec, frozen=True):

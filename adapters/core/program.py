@@ -1,9 +1,11 @@
 """Programs: the specs of a request, compiled."""
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import Any
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
+from ...spec.errors import Path
 from ...spec.limits import (
     MAX_HISTORY_RULES,
     MAX_LOOP_RULES,
@@ -42,10 +44,7 @@ def compile_specs(
             groups.setdefault(merge(spec) or i, []).append(i)
         except SpecError as error:
             raise error.at("specs", i) from None
-    passes = sum(specs[members[-1]].text_rules for members in groups.values())
-    if passes > MAX_TEXT_RULES:
-        what = f"Expected at most {MAX_TEXT_RULES} rules about text on a request, got {passes}"
-        raise SpecError(what, "specs")
+    _check_texts(specs, [members[-1] for members in groups.values()])
     context, parts, cells = Context(vocabulary), list[Acting](), 0
     since = [0]
     for how, members in groups.items():
@@ -69,6 +68,16 @@ def compile_specs(
     parts.sort(key=lambda each: not (isinstance(each.part, Automaton) and each.part.moves))
     _check(program := Program(tuple(parts), tuple(since)))
     return program
+
+
+def _check_texts(specs: Sequence[LogitsProcessorSpec], compiled: Sequence[int]) -> None:
+    """Check the number of passes over the vocabulary, before any of them."""
+    paths: list[Path] = [("specs", i, *path) for i in compiled for path in specs[i].text_rules]
+    if len(paths) > MAX_TEXT_RULES:
+        what = f"Expected at most {MAX_TEXT_RULES} rules about text on a request, got {len(paths)}"
+        named = chain.from_iterable((", " if i else ": ", path) for i, path in enumerate(paths))
+        how = "; in one spec, texts with equal options count as one"
+        raise SpecError((what, *named, how), "specs")
 
 
 def _check(program: Program) -> None:

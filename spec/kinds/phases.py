@@ -1,6 +1,7 @@
 """``phases``: one thing after the other, each with specs of its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Annotated
 
 import msgspec
@@ -99,7 +100,9 @@ class Phase(
     Args:
         specs: up to ``MAX_SPECS`` specs that act in the phase; none leaves the model free.
         ends: what ends the phase, up to ``MAX_PHASES``. If several come at the same token, the
-            first of them counts. Only the last phase may have none: it never ends.
+            first of them counts. Only the last phase may have none: it never ends. Ends with
+            ``text`` that lead to the same phase are one rule about text, unless an end that leads
+            to another one is between them.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -273,18 +276,26 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         yield from super().token_fields()
 
     @property
-    def text_rules(self) -> int:
-        return len(self._texts()) + sum(spec.text_rules for _, spec in self.inner_specs())
+    def text_rules(self) -> Sequence[Path]:
+        return [
+            *((*path, *below) for path, spec in self.inner_specs() for below in spec.text_rules),
+            *(
+                ("phases", i, "ends", k, "text")
+                for i, phase in enumerate(self.phases)
+                for k in end_texts(phase, i + 1)
+            ),
+        ]
 
     @property
     def needs_vocabulary(self) -> bool:
         inner = self.inner_specs()
-        return self.text_rules > 0 or any(spec.needs_vocabulary for _, spec in inner)
+        return bool(self.text_rules) or any(spec.needs_vocabulary for _, spec in inner)
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
         sizes = [spec.sizes() for _, spec in self.inner_specs()]
-        text_bytes = sum(len(text.encode()) for text in self._texts())
+        ends = (end for phase in self.phases for end in phase.ends)
+        text_bytes = sum(len(end.text.encode()) for end in ends)
         token_ids = 3 * sum(map(len, sought)) + len(self.phases) * len(self.stop_token_ids)
         sizes.append(Sizes(token_ids, text_bytes, self._count()))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
@@ -304,15 +315,28 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         stops = bool(self.stop_token_ids)
         return sum(max(1, len(phase.specs) + stops) for phase in self.phases)
 
-    def _texts(self) -> list[str]:
-        """List the texts that end phases."""
-        return [end.text for phase in self.phases for end in phase.ends if end.text]
-
     def inner_specs(self) -> Iterator[tuple[Path, LogitsProcessorSpec]]:
         """Yield the specs of all phases, with their paths."""
         for i, phase in enumerate(self.phases):
             for j, spec in enumerate(phase.specs):
                 yield ("phases", i, "specs", j), spec
+
+
+def end_texts(phase: Phase, following: int) -> dict[int, list[str]]:
+    """Group the texts of ends that are one rule, by the index of the first of these ends.
+
+    Between them, no end leads to another phase, which could come first at the same token.
+
+    Args:
+        phase: the phase.
+        following: the index of the next phase.
+    """
+    groups: dict[int, list[str]] = {}
+    targets = [following if end.phase is None else end.phase for end in phase.ends]
+    for _, run in groupby(range(len(targets)), targets.__getitem__):
+        if ends := [k for k in run if phase.ends[k].text]:
+            groups[ends[0]] = [phase.ends[k].text for k in ends]
+    return groups
 
 
 BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec, ChainSpec, WatermarkSpec

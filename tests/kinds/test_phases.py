@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import check_contradictions
@@ -39,6 +39,7 @@ from logitport.spec import (
     TriggerSpec,
     limits,
 )
+from logitport.spec.errors import path_text
 
 from tests.support.kinds import (
     AT_LEAST_1,
@@ -473,6 +474,45 @@ def until(text: str, *specs: LogitsProcessorSpec) -> PhasesSpec:
     return PhasesSpec((Phase(specs, (PhaseEnd(text=text),)), Phase((Forced((9,)),))))
 
 
+any_ends = st.lists(
+    st.builds(
+        lambda end, phase: PhaseEnd(**end, phase=phase),
+        st.builds(lambda text: {"text": text}, st.text("ab", min_size=1, max_size=4))
+        | st.builds(lambda n: {"n": n}, st.integers(1, 5)),
+        st.sampled_from((None, 1, 2)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@example([PhaseEnd(text="abab"), PhaseEnd(text="ba")], [0, 1, 0, 1])
+@given(any_ends, st.lists(st.integers(0, 4), min_size=12, max_size=12))
+def test_several_texts_end_a_phase(ends: list[PhaseEnd], liked: list[int]):
+    """Texts hold others, or go on like others; other ends come between them."""
+    phases = Phase((), tuple(ends)), Phase((Forced((0,)),), (COMPLETE,)), Phase((Forced((1,)),))
+    check_against_reference(PhasesSpec(phases), [], liked, False, TOKENS)
+
+
+@with_table
+def test_ends_by_text_that_are_one_rule():
+    def rules(*ends: PhaseEnd) -> list[str]:
+        spec = PhasesSpec((Phase((), ends), Phase((), (PhaseEnd(n=1),)), Phase()))
+        return [path_text(path) for path in spec.text_rules]
+
+    a, b, c = (PhaseEnd(text=text) for text in "abc")
+    elsewhere, first, second = (f"$.phases[0].ends[{k}].text" for k in (1, 0, 2))
+    for ends, paths in (
+        ((a, b, c), [first]),
+        ((a, PhaseEnd(text="b", phase=1), PhaseEnd(n=9), c), [first]),
+        ((a, PhaseEnd(text="b", phase=2)), [first, elsewhere]),
+        ((PhaseEnd(n=9, phase=2), a, b), [elsewhere]),
+        ((a, PhaseEnd(n=9, phase=2), b), [first, second]),
+    ):
+        assert rules(*ends) == paths, ends
+
+
 FEW = f"at most {limits.MAX_TEXT_RULES} rules about text on a request, got 3"
 
 
@@ -482,6 +522,8 @@ def test_rules_about_text_are_few():
     with pytest.raises(SpecError, match=FEW) as error:
         compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
     assert error.value.path == "$.specs"
+    paths = "`$.specs[1]`, `$.specs[2].phases[0].ends[0].text`, `$.specs[3].phases[0].specs[0]`"
+    assert f"got 3: {paths}; in one spec, texts with equal" in error.value.message
     compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(TOKENS))
     ended = PhasesSpec((Phase((BannedTextSpec(("b",)),), until("a").phases[0].ends), Phase()))
     compile_specs((ended, BESIDE), lambda: Vocabulary.of_tokens(TOKENS))

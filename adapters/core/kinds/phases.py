@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....spec import ForcedEndSpec, GrammarSpec, PhaseEnd, PhasesSpec, SpecError, ThinkingBudgetSpec
+from ....spec.kinds.phases import end_texts
 from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit
 from ..automaton.automaton import end_code
 from ..automaton.patterns import Matcher
@@ -64,11 +65,14 @@ def _parts(
             raise error.at("specs", j) from error.__cause__
     if spec.stop_token_ids and i < len(spec.phases) - 1:
         yield adding(spec.stop_token_ids), 0
+    texts = end_texts(phase, i + 1)
     for k, end in enumerate(phase.ends):
         is_too_late = end.n is not None and min(counts) < end.n
         try:
-            if not (end.complete or is_too_late):
-                yield _detector(end, spec, context), codes[k]
+            if k in texts:
+                yield _text_detector(texts[k], spec, context), codes[k]
+            elif not (end.complete or end.text or is_too_late):
+                yield _detector(end), codes[k]
         except SpecError as error:
             raise error.at("ends", k, "text") from None
 
@@ -86,14 +90,18 @@ def reachable(spec: PhasesSpec) -> list[int]:
     return sorted(seen)
 
 
-def _detector(end: PhaseEnd, spec: PhasesSpec, context: Context) -> Automaton:
-    """Build an automaton that is complete in its last state, when the end has come."""
-    if end.text:
-        from ..text.token_product import detecting  # imports numba
+def _text_detector(texts: Iterable[str], spec: PhasesSpec, context: Context) -> Automaton:
+    """Build an automaton that is complete in its last state, when one of the texts is out."""
+    from ..text.token_product import detecting  # imports numba
 
-        made = detecting(end.text.encode(), context.vocabulary_for(spec), context.text_room)
-        context.text_room -= made.table_bytes
-        return _completing(made)
+    encoded = [text.encode() for text in texts]
+    made = detecting(encoded, context.vocabulary_for(spec), context.text_room)
+    context.text_room -= made.table_bytes
+    return _completing(made)
+
+
+def _detector(end: PhaseEnd) -> Automaton:
+    """Build an automaton that is complete in its last state, when the end has come."""
     builder = AutomatonBuilder()
     if end.n is not None:
         counting, waiting = builder.free(timer=end.n), builder.free(timer=CARRY)

@@ -306,22 +306,25 @@ def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def detecting(text: bytes, vocabulary: Vocabulary, room: int) -> Automaton:
-    """Look for a text, in any tokenization.
+def detecting(texts: Sequence[bytes], vocabulary: Vocabulary, room: int) -> Automaton:
+    """Look for texts, in any tokenization.
 
-    The states are the numbers of bytes of the text that have been read. The last state is reached
-    with the token that completes the text, whatever else the token holds.
+    The states are the beginnings of the texts. The last state is reached with the token that
+    completes the first text, whatever else the token holds.
 
     Args:
-        text: the text, which is not empty.
+        texts: the texts, at least one. None is empty.
         vocabulary: the bytes of each token.
         room: how many bytes the tables may take.
 
     Raises:
         SpecError: beyond the room.
     """
-    n, trie, separator = len(text), vocabulary.trie, separator_table(())
-    automaton = ByteAutomaton.of([[(bytes((byte,)),) for byte in text]])
+    # A text that holds another is never the first. Of those left, none is completed within the
+    # beginning of another, whose edges would hide it.
+    left = [text for text in dict.fromkeys(texts) if sum(each in text for each in {*texts}) == 1]
+    automaton = ByteAutomaton.of([[(bytes((byte,)),) for byte in text] for text in left])
+    n, trie, separator = len(automaton.own), vocabulary.trie, separator_table(())
     root = FromRoot(*read_from_root(automaton.after, separator, tuple(trie)))
     targets = np.where(root.holds, n, root.states)
     begins = targets > 0
