@@ -274,9 +274,10 @@ class TextResolver:
             where, target = (*(sent or path), name), texts[name]
             if target in entry:
                 raise SpecError(f"Expected {target} or {name}, got both", *where)
+            is_of_tokens = _is_of_tokens(name, entry)
             value = entry.pop(name)
             if name.endswith("text"):
-                entry[target] = self._token_ids(value, where)
+                entry[target] = self._token_ids(value, where, is_of_tokens)
             elif not isinstance(value, list | tuple):
                 raise SpecError(f"Expected `array`, got `{type_of(value)}`", *where)
             else:
@@ -286,7 +287,7 @@ class TextResolver:
             self._fields[*path, target] = where
         return bool(found)
 
-    def _token_ids(self, text: Any, path: Path) -> list[int]:
+    def _token_ids(self, text: Any, path: Path, is_of_tokens: bool = False) -> list[int]:
         if not isinstance(text, str):
             raise SpecError(f"Expected `str`, got `{type_of(text)}`", *path)
         try:
@@ -299,6 +300,9 @@ class TextResolver:
         if self._tokenizer is None:
             raise SpecError(_NO_TOKENIZER, *path)
         try:
+            for tag in dict.fromkeys(_SPECIAL.findall(text)) if is_of_tokens else ():
+                if len(token_ids_of(tag, self._tokenizer)) > 2:  # one, or a space and one
+                    raise SpecError(_no_token(tag, self._tokenizer))
             return [*token_ids_of(text, self._tokenizer)]
         except SpecError as error:
             raise error.at(*path) from None
@@ -312,12 +316,30 @@ class TextResolver:
             raise error.at(*path, "eos_token_id") from None
 
     def _token_id(self, text: Any, path: Path) -> int:
-        token_ids = self._token_ids(text, path)
+        token_ids = self._token_ids(text, path, is_of_tokens=True)
         if len(token_ids) > 1:
             advice = "`banned_text` and `choice` take other texts"
             what = f"Expected one token, got the {len(token_ids)} tokens of {text!r}; {advice}"
             raise SpecError(what, *path)
         return token_ids[0]
+
+
+_SPECIAL = re.compile(r"<[|\uff5c][^\s<>|\uff5c]+[|\uff5c]>")
+"""What looks like a special token."""
+
+
+def _is_of_tokens(name: str, entry: Entry) -> bool:
+    """Whether a field is meant for special tokens, so that those of other models are mistakes.
+
+    Thinking tags may be plain text, and a reply may be about tokens of other models.
+    """
+    ends_reply = entry.get("kind") == "no_loop" and not {"start_text", "start_token_ids"} & {*entry}
+    return name == "tag_text" or (name == "then_text" and ends_reply)
+
+
+def _no_token(tag: str, tokenizer: object) -> str:
+    end = getattr(tokenizer, "eos_token", None)
+    return f"`{tag}` is no token of this model" + (f"; its end token is `{end}`" if end else "")
 
 
 _NO_TOKENIZER = "A text needs the model's tokenizer, which is not here: send token ids"

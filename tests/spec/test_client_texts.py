@@ -10,7 +10,7 @@ import pytest
 from logitport.spec import SpecError, StandIn, decode, encode, json_schema, limits
 from logitport.spec.texts import TEXT_FIELDS
 
-from tests.support.small_tokenizer import CAT, GREEDY, NoEos, S
+from tests.support.small_tokenizer import CAT, GREEDY, Greedy, NoEos, S
 from tests.support.transcripts import check, inputs, transcripts
 
 CHOICE = {"kind": "choice", "texts": ["cat", "cats"]}
@@ -72,6 +72,47 @@ def test_refuses_texts(texts: list[str], message: str, index: int):
     with pytest.raises(SpecError, match=message) as error:
         decode(sent({"kind": "choice", "texts": texts}), GREEDY)
     assert error.value.path == f"$.specs[0].texts[{index}]"
+
+
+class Marked(Greedy):
+    tokens = *Greedy.tokens, *"<|xe>.", "<|im_end|>"
+    eos_token: str | None = "<|im_end|>"
+
+
+LOOP = {"kind": "no_loop", "times": 3}
+ANOTHER = "5.<|xxx|>"  # as tokens: 5 . <| x x x |>
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({**LOOP, "then_text": ANOTHER}, ".then_text"),
+        ({**LOOP, "then_text": " cat<|im_end|>"}, None),
+        ({**LOOP, "then_text": ANOTHER, "start_text": "<think>", "end_text": "</think>"}, None),
+        (
+            {"kind": "phases", "phases": [{"ends": [{"tag_text": ANOTHER}]}]},
+            ".phases[0].ends[0].tag_text",
+        ),
+        ({"kind": "phases", "phases": [{"ends": [{"tag_text": "</think>"}]}]}, None),
+        (
+            {"kind": "min_tokens", "n": 1, "stop_tokens": ["<|im_end|>", "<|xxx|>"]},
+            ".stop_tokens[1]",
+        ),
+        ({"kind": "forced_sequence", "text": ANOTHER, "eos_token_id": None}, None),
+    ],
+)
+def test_special_tokens_of_other_models(spec: dict[str, Any], path: str | None):
+    decode(sent(spec), StandIn())
+    if path is None:
+        decode(sent(spec), Marked())
+        return
+    for end, says in (("<|im_end|>", "; its end token is `<|im_end|>`"), (None, "")):
+        tokenizer = Marked()
+        tokenizer.eos_token = end
+        with pytest.raises(SpecError) as error:
+            decode(sent(spec), tokenizer)
+        expected = f"`<|xxx|>` is no token of this model{says} - at `$.specs[0]{path}`"
+        assert str(error.value) == expected
 
 
 def test_eos_of_the_tokenizer():
