@@ -1,6 +1,6 @@
 """The tokenizer that makes token ids of the texts in payloads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,10 @@ class TokenizerCopy:
     def encode(self, text: str, /, *, add_special_tokens: bool) -> Any:
         """Encode a text; special tokens that it names are recognized."""
         return self._tokenizers[1].encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Decode token ids, special tokens included."""
+        return self._tokenizers[1].decode(token_ids, skip_special_tokens=False)
 
     def thinking_tags(self, family: ThinkingFamily | None) -> ThinkingTags:
         """Find the model's thinking tags as ``find_tags`` does, once: it reads the vocabulary."""

@@ -23,7 +23,7 @@ from .limits import (
 )
 from .suggestions import instead_of
 from .thinking_families import ThinkingFamily, ThinkingTags, find_tags
-from .tokenization import Tokenizer, resolved_eos, token_ids_of
+from .tokenization import Tokenizer, name_tokens, resolved_eos, text_of_token, token_ids_of
 
 _KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
 
@@ -177,6 +177,7 @@ class TextResolver:
 
     def restore(self, error: SpecError) -> SpecError:
         """Have an error at token ids name the text that they were made of."""
+        error = name_tokens(error, self._tokenizer) if self.has_texts else error
         return error.moved(self._path)
 
     def refusal(self, error: SpecError, content: Any) -> SpecError:
@@ -338,7 +339,7 @@ def _is_of_tokens(name: str, entry: Entry) -> bool:
 
 
 def _no_token(tag: str, tokenizer: object) -> str:
-    end = getattr(tokenizer, "eos_token", None)
+    end = text_of_token(getattr(tokenizer, "eos_token_id", None), tokenizer)
     return f"`{tag}` is no token of this model" + (f"; its end token is `{end}`" if end else "")
 
 

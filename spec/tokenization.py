@@ -1,7 +1,9 @@
 """The conversion of text to token ids, once, before a request is sent."""
 
+import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal, Protocol, get_args
 
 from .errors import SpecError
@@ -78,6 +80,27 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not token_ids:
         raise SpecError(f"The tokenizer makes no tokens of {text!r}")
     return token_ids
+
+
+_TOKEN = re.compile(r"\btoken (\d+)")
+
+
+def name_tokens(error: SpecError, tokenizer: Any) -> SpecError:
+    """Add the texts of the tokens that an error names by their ids, if they can be decoded."""
+
+    def named(found: re.Match[str]) -> str:
+        text = text_of_token(int(found[1]), tokenizer)
+        return f"{found[0]}, {reprlib.repr(text)}" if text else found[0]
+
+    parts = [_TOKEN.sub(named, each) if isinstance(each, str) else each for each in error.parts]
+    return SpecError(parts, *error.location)
+
+
+def text_of_token(token_id: int | None, tokenizer: Any) -> str:
+    """Return the text of a token for a message; empty if it is not known."""
+    with suppress(Exception):  # of any tokenizer
+        return tokenizer.decode([token_id])
+    return ""
 
 
 def eos_token_id_of(tokenizer: Tokenizer, *, advice: str) -> int:

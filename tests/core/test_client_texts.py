@@ -1,14 +1,17 @@
 """Texts in place of token ids, at the admission of an engine that has a tokenizer, or has none."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend, Policy, admission, admit
-from logitport.spec import ChoiceSpec, SpecError, ThinkingBudgetSpec, encode, limits
+from logitport.spec import ChoiceSpec, SpecError, ThinkingBudgetSpec, decode, encode, limits
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+from tests.support.families import tokenizer_of
 from tests.support.small_tokenizer import CAT, GREEDY, S
 
 BACKEND = Backend("test", REALIZABLE)
@@ -49,6 +52,29 @@ def test_errors_of_an_engine_name_the_text(form: Any):
     with pytest.raises(SpecError, match="Token id 11 is beyond the vocabulary of 11") as error:
         admit(backend(GREEDY), form(TEXT), 11)
     assert error.value.path == "$.specs[0].texts[1]"
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_errors_have_the_texts_of_tokens(decodes: bool):
+    """As far as the server's tokenizer decodes, and for clients who sent texts."""
+    fast = tokenizer_of("think")
+    whole = PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="</think>")
+    tokenizer, text = (whole, "</think>") if decodes else (Digits(), "3")
+    ban = {"kind": "banned_tokens", "tokens": [text]}
+    specs = [{"kind": "forced_sequence", "text": text, "eos_token_id": None}, ban]
+    made = BACKEND.for_tokenizer(tokenizer, 400)
+    with pytest.raises(SpecError, match=r"bans token \d+") as error:
+        admit(made, specs, 400)
+    assert str(error.value).endswith(
+        (f", {text!r}" if decodes else "4") + " - at `$.specs[0].text`"
+    )
+    sent = encode(decode(specs, tokenizer).specs)
+    with pytest.raises(SpecError, match=r"bans token \d+ - at"):
+        admit(made, sent, 400)
+    if decodes:
+        says = "`<|eot_id|>` is no token of this model; its end token is `</think>`"
+        with pytest.raises(SpecError, match=re.escape(says)):
+            admit(made, [{"kind": "no_loop", "times": 3, "then_text": "<|eot_id|>"}], 400)
 
 
 def test_policy_sees_token_ids():

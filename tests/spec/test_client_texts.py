@@ -76,7 +76,7 @@ def test_refuses_texts(texts: list[str], message: str, index: int):
 
 class Marked(Greedy):
     tokens = *Greedy.tokens, *"<|xe>.", "<|im_end|>"
-    eos_token: str | None = "<|im_end|>"
+    eos_token_id: int | None = len(tokens) - 1
 
 
 LOOP = {"kind": "no_loop", "times": 3}
@@ -106,9 +106,9 @@ def test_special_tokens_of_other_models(spec: dict[str, Any], path: str | None):
     if path is None:
         decode(sent(spec), Marked())
         return
-    for end, says in (("<|im_end|>", "; its end token is `<|im_end|>`"), (None, "")):
+    for end, says in ((Marked.eos_token_id, "; its end token is `<|im_end|>`"), (None, "")):
         tokenizer = Marked()
-        tokenizer.eos_token = end
+        tokenizer.eos_token_id = end
         with pytest.raises(SpecError) as error:
             decode(sent(spec), tokenizer)
         expected = f"`<|xxx|>` is no token of this model{says} - at `$.specs[0]{path}`"
