@@ -145,6 +145,8 @@ def receipt(
         raise ReceiptError(_lost(engine, carrier) + of_chunk)
     if not found.is_for(payload):
         what = f"the digest is {found.digest!r}, and not {digest_of(payload)!r}"
+        if found.continued != continued:
+            what += f"; it is for `continued` {found.continued}, and not {continued}"
         raise ReceiptError(f"The receipt is for other specs: {what}")
     if not found.kinds:
         raise ReceiptError(f"The specs reached the server, and do not act at stage {found.stage}")
