@@ -161,7 +161,8 @@ Container = tuple[str, Fields, Fields]
 def containers(fields: Fields, keys: Set[str] = frozenset()) -> Iterator[Container]:
     """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within.
 
-    Of the objects in other lists, such as messages, it yields those with one of the keys.
+    Of the objects in other lists, such as messages and their parts, and of the containers within,
+    it yields those with one of the keys.
     """
     yield "", fields, fields
     for name, value in [*fields.items()]:  # which the caller may change
@@ -170,18 +171,19 @@ def containers(fields: Fields, keys: Set[str] = frozenset()) -> Iterator[Contain
         elif isinstance(value, dict):
             yield name, value, fields
         elif isinstance(value, list) and keys:
-            for i, each in enumerate(value):
-                if isinstance(each, dict) and not keys.isdisjoint(each):
-                    yield f"{name}[{i}]", each, fields
+            nested = _nested(name, value, fields, MAX_NESTED, CONTAINERS | {"content"})
+            yield from (each for each in nested if not keys.isdisjoint(each[1]))
 
 
-def _nested(path: str, value: Any, owner: Fields, nested: int) -> Iterator[Container]:
+def _nested(
+    path: str, value: Any, owner: Fields, nested: int, names: Set[str] = CONTAINERS
+) -> Iterator[Container]:
     """Yield the objects in a container, or in a list of them."""
     if isinstance(value, list):
         for i, each in enumerate(value):
             if isinstance(each, dict):
-                yield from _nested(f"{path}[{i}]", each, owner, nested)
+                yield from _nested(f"{path}[{i}]", each, owner, nested, names)
     elif isinstance(value, dict) and nested:
         yield path, value, owner
-        for name in CONTAINERS.intersection(value):
-            yield from _nested(join(path, name), value[name], value, nested - 1)
+        for name in names & value.keys():
+            yield from _nested(join(path, name), value[name], value, nested - 1, names)

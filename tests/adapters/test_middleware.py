@@ -52,6 +52,23 @@ def test_too_much_to_look_through(body: dict[str, Any], part: str):
     assert part in refusal(CHAT, body)
 
 
+PAYLOAD = {KEY: GOOD}
+IN_MESSAGES: list[tuple[Any, str]] = [
+    ({"role": "user", **PAYLOAD}, ""),
+    ({"role": "user", "vllm_xargs": PAYLOAD}, ".vllm_xargs"),
+    ({"role": "user", "content": [{"type": "text"}, PAYLOAD]}, ".content[1]"),
+    ({"role": "user", "content": [{"vllm_xargs": PAYLOAD}]}, ".content[0].vllm_xargs"),
+]
+
+
+@pytest.mark.parametrize(("message", "where"), IN_MESSAGES)
+def test_specs_in_a_message_are_refused(message: Any, where: str):
+    says = refusal(CHAT, {"messages": [message]})
+    assert "Expected specs for /v1/chat/completions in `vllm_xargs.logitport`" in says
+    assert f"messages[0]{where}.logitport" in says
+    assert post(CHAT, {"messages": [{"role": "user", "content": GOOD}]}).status_code == 200
+
+
 def test_refused_in_openais_form():
     error = post(CHAT, xargs(BAD)).json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("BadRequestError", KEY, 400)
