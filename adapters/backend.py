@@ -258,9 +258,10 @@ def with_grammars(
     Raises:
         SpecError: if logitport follows none on this engine.
     """
-    if GrammarSpec not in backend.lowers:
-        return tuple(given)
-    made = tuple(_in_phase(each, continued) for each in given)
+    if GrammarSpec not in backend.lowers | backend.realizes:
+        return tuple(given)  # the backend refuses it
+    is_ours = continued > 0 or GrammarSpec not in backend.lowers
+    made = tuple(_in_phase(each, is_ours) for each in given)
     for i, (one, other) in enumerate(zip(given, made, strict=True)):
         if one is not other and GrammarSpec not in backend.realizes:
             what = "and has white space of its own: logitport has none there"
@@ -268,13 +269,13 @@ def with_grammars(
     return made
 
 
-def _in_phase(given: LogitsProcessorSpec | Entry, continued: int) -> LogitsProcessorSpec | Entry:
+def _in_phase(given: LogitsProcessorSpec | Entry, is_ours: bool) -> LogitsProcessorSpec | Entry:
     if isinstance(given, GrammarSpec):
-        is_own = not continued and given.whitespace_pattern is None
-        return given if is_own else PhasesSpec((Phase((given,)),))
+        is_ours = is_ours or given.whitespace_pattern is not None
+        return PhasesSpec((Phase((given,)),)) if is_ours else given
     if isinstance(given, Mapping) and given.get("kind") == "grammar":
-        is_own = not continued and given.get("whitespace_pattern") is None
-        return given if is_own else {"kind": "phases", "phases": [{"specs": [given]}]}
+        is_ours = is_ours or given.get("whitespace_pattern") is not None
+        return {"kind": "phases", "phases": [{"specs": [given]}]} if is_ours else given
     return given
 
 

@@ -313,6 +313,18 @@ class TestAnEngineOfOnesOwn:
         with self.attachment.attaching(request, specs, lp.Stage.AGGREGATED, True) as attached:
             return attached.put_into(request | attached.fields)
 
+    def test_without_grammars_of_its_own(self):
+        ours = Attachment(Backend("own", realizes=REALIZABLE))
+        for grammar in (BY_REGEX, {"kind": "grammar", "regex": "a+"}):
+            with ours.attaching({}, [grammar, BANNED], lp.Stage.AGGREGATED, True) as attached:
+                carried = lp.decode(attached.put_into({})[KEY]).specs
+            assert carried == (lp.PhasesSpec((lp.Phase((BY_REGEX,)),)), BANNED)
+        with (
+            pytest.raises(lp.SpecError, match="does not support `sampling`"),
+            ours.attaching({}, lp.SamplingSpec(top_k=3), lp.Stage.AGGREGATED, True),
+        ):
+            pass
+
     def test_the_payload_and_the_fields(self):
         specs: list[lp.NativeSpec] = [lp.SamplingSpec(top_k=0), lp.GrammarSpec(choices=("a", "b"))]
         expected = {"top_k": 0, "ebnf": 'root ::= "a" | "b"', "mine": 1, KEY: lp.encode(BANNED)}
