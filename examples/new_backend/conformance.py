@@ -16,11 +16,11 @@ VOCABULARY, EOS = 96, 0
 
 
 def model(history: Sequence[int]) -> np.ndarray:
-    """Make logits that look like chance, of the last token alone: outputs soon repeat themselves.
+    """Make logits that look like chance, of five sorts of a last token: outputs repeat themselves.
 
     The suite looks for repetitions, for the kinds that prevent them.
     """
-    return np.random.default_rng(history[-1]).standard_normal(VOCABULARY, np.float32)
+    return np.random.default_rng(history[-1] % 5).standard_normal(VOCABULARY, np.float32)
 
 
 def stack(dtype: str, rows: list[np.ndarray]) -> Any:

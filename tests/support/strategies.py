@@ -294,7 +294,7 @@ def compiles(spec: Spec) -> bool:
     return True
 
 
-STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
+_STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
     s.ForcedTokenSequenceSpec: lambda draw: st.builds(
         s.ForcedTokenSequenceSpec, draw.sequence, draw.maybe_token
     ),
@@ -335,6 +335,14 @@ STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
         s.WatermarkSpec, st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z")
     ),
 }
+
+
+class _ByKind(dict[type[Spec], Callable[[Draws], Specs]]):
+    def __missing__(self, kind: type[Spec]) -> Callable[[Draws], Specs]:
+        raise LookupError(f"tests/support/strategies.py needs a strategy for {kind.__name__}")
+
+
+STRATEGIES = _ByKind(_STRATEGIES)
 
 
 @st.composite
