@@ -305,13 +305,6 @@ def test_many_answers_are_all_tried():
     assert error.value.path == "$.specs[0].choices[3999][1]"
 
 
-ANSWER = s.GrammarSpec(regex="a+")
-
-
-def in_a_phase(spec: LogitsProcessorSpec) -> LogitsProcessorSpec:
-    return phases(s.Phase((), (s.PhaseEnd(n=3),)), s.Phase((spec,)))
-
-
 # specs | the kinds that may lose
 LOSING: list[tuple[Specs, set[str]]] = [
     ((s.MinTokensSpec(9, (2,)), s.TriggerSpec((5,), (2,))), {"min_tokens"}),
@@ -345,13 +338,19 @@ LOSING: list[tuple[Specs, set[str]]] = [
         {"forced_sequence", "no_loop"},
     ),
     ((s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(3, then_token_ids=(8,))), {"no_loop"}),
-    ((ANSWER, s.BannedTokensSpec((3,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
-    ((ANSWER, s.MinTokensSpec(9, (9,)), s.NoLoopSpec(2)), {"min_tokens", "no_loop"}),
-    ((in_a_phase(ANSWER), s.BannedTokensSpec((9,))), {"banned_tokens"}),
 ]
 
 
-@pytest.mark.parametrize(("specs", "named"), LOSING)
+ANSWER = s.GrammarSpec(regex="a+")
+IN_A_PHASE = phases(s.Phase((), (s.PhaseEnd(n=3),)), s.Phase((ANSWER,)))
+LOSING_TO_GRAMMARS: list[tuple[Specs, set[str]]] = [
+    ((ANSWER, s.BannedTokensSpec((3,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
+    ((ANSWER, s.MinTokensSpec(9, (9,)), s.NoLoopSpec(2)), {"min_tokens", "no_loop"}),
+    ((IN_A_PHASE, s.BannedTokensSpec((9,))), {"banned_tokens"}),
+]
+
+
+@pytest.mark.parametrize(("specs", "named"), [*LOSING, *LOSING_TO_GRAMMARS])
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
         program = compile_specs(each, lambda: Vocabulary.of_tokens(TOKENS).ending((9,)))
