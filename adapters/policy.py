@@ -314,9 +314,10 @@ class Policy:
         try:
             yield
         except SpecError as error:
-            if error.location == ("specs",):
-                raise SpecError.of_field(error.parts, "the server's guard") from None
-            raise error.specs_at(lambda i: (Name(f"the server's guard[{i}]"),)) from None
+            named = error.specs_at(lambda i: (Name(f"the server's guard[{i}]"),))
+            if named.location == ("specs",):
+                raise SpecError.of_field(named.parts, "the server's guard") from None
+            raise named from None
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:
         """Check a spec that a request brings, and the specs within its phases."""
