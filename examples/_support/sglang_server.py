@@ -5,7 +5,9 @@ from typing import Any
 
 from .server import Server
 
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1"}
+# A front end that does not answer within 10 seconds is killed and started again, for ever where the
+# imports alone take longer.
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"}
 
 OPTIONS: dict[str, Any] = {
     "enable_custom_logit_processor": True,
