@@ -147,13 +147,14 @@ def leaves_none(
     """
     kept, of_list, listed = words.copy(), -1, 0
     for state in states:
-        first, end = set_ends[operands[state]], set_ends[operands[state] + 1]
-        for at in range(first, end if edits[state] == ADD else first):
-            token = set_tokens[at]
-            if set_values[at] < BAN and token >> 5 < len(kept):
-                kept[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
-        if edits[state] == ALLOW and of_list < 0:
-            of_list = operands[state]
+        operand = operands[state]  # a set's index, or a forced token
+        if edits[state] == ADD:
+            for at in range(set_ends[operand], set_ends[operand + 1]):
+                token = set_tokens[at]
+                if set_values[at] < BAN and token >> 5 < len(kept):
+                    kept[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
+        elif edits[state] == ALLOW and of_list < 0:
+            of_list = operand
     if of_list < 0:
         return not (may_end or kept.any())
     for token in set_tokens[set_ends[of_list] : set_ends[of_list + 1]]:
