@@ -245,6 +245,24 @@ def upward(module: str, found: Iterable[str]) -> list[str]:
     return [name for name in found if is_below(name, *forbidden)]
 
 
+FAST = ("spec", "core", "kinds", "conformance")
+"""The tests that run with no engine installed (`make test-fast`)."""
+
+
+def engines_at_once(source: str) -> set[str]:
+    """The engines that a module imports when it is loaded, unless it is skipped without them."""
+    loaded = ast.parse(source.partition("\npytest.importorskip(")[0]).body
+    statements = [node for node in loaded if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = imports("\n".join(map(ast.unparse, statements)), "tests")
+    return {name.split(".")[0] for name in names} & {*ENGINES, "triton"}
+
+
+def test_fast_tests_need_no_engine():
+    assert engines_at_once("import a\nfrom transformers import b") == {"transformers"}
+    files = [path for room in FAST for path in sorted((ROOT / "tests" / room).rglob("*.py"))]
+    assert [path for path in files if engines_at_once(path.read_text("utf-8"))] == []
+
+
 REAL_ENGINES = tuple(f"logitport.adapters.{engine}" for engine in ENGINES if engine != "dynamo")
 PUBLIC = (
     "logitport.spec",
