@@ -129,11 +129,11 @@ class SpecMiddleware:
             self.start(scope)
         if scope["type"] != "http" or scope["method"] not in METHODS:
             is_get = scope["type"] == "http" and scope["method"] == "GET"
-            path = scope.get("path", "").rstrip("/")
-            if is_get and self._has_route and path.endswith(ROUTE):
+            path = path_of(scope) if is_get else ""
+            if self._has_route and path.endswith(ROUTE):
                 await self._describe(scope, receive, send)
                 return
-            if is_get and self._is_server and path.endswith("/metrics"):
+            if self._is_server and path.endswith("/metrics"):
                 with suppress(Exception):  # before the engine has started
                     policy = self.backend(scope).policy or Policy()  # looks at its file, too
                     begin(self.stage(scope), policy.digest)

@@ -145,7 +145,10 @@ def leaves_none(
 
     Bans leave the end of the text, if it may end.
     """
-    kept, of_list, listed = words.copy(), -1, 0
+    of_list, listed, has_biases = -1, 0, False
+    for state in states:
+        has_biases |= edits[state] == ADD
+    kept = words.copy() if has_biases else words
     for state in states:
         operand = operands[state]  # a set's index, or a forced token
         if edits[state] == ADD:
