@@ -8,8 +8,10 @@ registry of ``prometheus_client``. The servers of vLLM and SGLang show this regi
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from time import monotonic
 from typing import Any, Literal
 
 from ..spec import SpecError, Stage
@@ -26,7 +28,7 @@ def count(
     error: SpecError | None = None,
     may_lose: Sequence[str] = (),
 ) -> None:
-    """Count a request. A refusal is logged with its reason.
+    """Count a request. A refusal is logged with its reason; see ``RefusalLog``.
 
     Args:
         decision: ``attached`` by a client or gateway; ``admitted`` or ``refused`` by an engine;
@@ -38,16 +40,41 @@ def count(
         may_lose: the kinds of an admitted request that its others may override.
     """
     if error is not None:
-        logger.info("logitport: refused a request: %s", error)
+        _REFUSALS.add(error)
     count_by("requests", amount, decision, stage.value)
     for kind in may_lose:
         count_by("may_lose", amount, kind)
 
 
+class RefusalLog:
+    """The log of refusals: at most ``per_minute`` lines, since a client can cause any number.
+
+    A line says how many had none before it. The counter has them all.
+    """
+
+    def __init__(self, per_minute: int = 60) -> None:
+        self._times = deque[float](maxlen=per_minute)
+        self._without_line = 0
+
+    def add(self, error: SpecError) -> None:
+        """Log a refusal, unless the minute has its lines."""
+        now = monotonic()
+        if len(self._times) == self._times.maxlen and now - self._times[0] < 60:
+            self._without_line += 1
+            return
+        self._times.append(now)
+        before, self._without_line = self._without_line, 0
+        what = f", and {before} more since the line before" if before else ""
+        logger.info("logitport: refused a request%s: %s", what, error)
+
+
+_REFUSALS = RefusalLog()
+
 _COUNTERS = {
     "requests": (
         "Requests with specs, by what was decided and for which stage: specs attached to a "
-        "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
+        "request, admitted by an engine, refused by it, or gated, by either; failed in a worker. "
+        "Refused are also requests whose own fields the server's specs do not admit.",
         ("decision", "stage"),
     ),
     "may_lose": (

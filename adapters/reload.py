@@ -102,7 +102,8 @@ class Live(Generic[Made]):
             return self._latest
         try:
             if not self._next:  # an alert does not see the first sample of a series
-                count_by("reloads", 0, "refused")
+                for result in ("changed", "refused"):
+                    count_by("reloads", 0, result)
                 show_reload(is_successful=True)
             self._next = now + EVERY_S
             state, before = state_of(self._read[0]), self._found
@@ -131,9 +132,12 @@ class Live(Generic[Made]):
                 *(name, before.digest, error),
             )
             return
+        was_refused = policy.source is not None and policy.source[0] in REFUSED
         self._note(is_successful=True)
         self._read = policy.source
         if policy.digest == before.digest:
+            if was_refused:
+                logger.info("logitport: %s is right again: policy %s stays", name, policy.digest)
             return
         self._latest = made
         count_by("reloads", 1, "changed")

@@ -136,6 +136,8 @@ def policy(
         raise ConfigurationError(file, sorted(reading.problems, key=by_line))
     made = Policy(**fields)
     rules = msgspec.json.encode(made.describe()).decode()
+    if tokenizer is not None:  # or specs made of texts are not there
+        rules = f"policy {made.digest}: {rules}"
     logger.info("logitport: %s: %s", shown(file), rules)
     return made
 

@@ -163,26 +163,28 @@ class Admission:
         Raises:
             ValueError: with the error and its path; over HTTP, status 400.
         """
+        try:
+            self._admit(request)
+        except SpecError as error:
+            count("refused", stage(), error=error)
+            raise ValueError(f"{KEY}: {error}") from None
+
+    def _admit(self, request: Any) -> None:
         processor = request.custom_logit_processor
         if is_refused(processor):
-            raise ValueError(REFUSED)
+            raise SpecError(REFUSED)
         sampling_params = _mapping(request.sampling_params, "sampling_params")
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
-        where = stage()
-        try:
-            check_spelling(custom_params, "custom_params")
-            check_bare(custom_params, "custom_params", "custom_params")
-            if payload is None and processor == PROCESSOR:
-                raise SpecError(NO_SPECS)
-            if payload is not None and processor not in (None, PROCESSOR):
-                raise SpecError("The request names another custom_logit_processor")
-            decided = None
-            if payload is not None:
-                decided = self.decide(payload, sampling_params, request.input_embeds is None)
-        except SpecError as error:
-            count("refused", where, error=error)
-            raise ValueError(f"{KEY}: {error}") from None
+        check_spelling(custom_params, "custom_params")
+        check_bare(custom_params, "custom_params", "custom_params")
+        if payload is None and processor == PROCESSOR:
+            raise SpecError(NO_SPECS)
+        if payload is not None and processor not in (None, PROCESSOR):
+            raise SpecError("The request names another custom_logit_processor")
+        decided = None
+        if payload is not None:
+            decided = self.decide(payload, sampling_params, request.input_embeds is None)
         continued = 0
         acting = payload if decided is not None else None
         is_bare = payload is processor is None
@@ -194,7 +196,7 @@ class Admission:
         if payload is not None:
             decoded, program = admit(self.backend, payload, self._vocab_size)
             continued, losing = decoded.continued, () if acting is None else program.may_lose
-            count("gated" if acting is None else "admitted", where, may_lose=losing)
+            count("gated" if acting is None else "admitted", stage(), may_lose=losing)
         other = processor if payload is None else None
         if sampling_params.get("max_new_tokens") != 0:
             acting = self._marked(acting, sampling_params, other)
@@ -225,24 +227,21 @@ class Admission:
         """Return the payload that acts on a request, with the mark that the policy requires.
 
         Raises:
-            ValueError: if the text would have no mark.
+            SpecError: if the text would have no mark.
         """
         policy, program = self.backend.policy if stage().generates else None, None
         required = policy and policy.required_mark_of(sampling_params, GRAMMARS)
-        try:
-            if required and processor is not None:
-                raise SpecError("This server marks its texts, and SGLang takes one logit processor")
-            if payload is not None:
-                decoded, program = admit(self.backend.free, payload, self._vocab_size)
-                if required and not program.marks:
-                    specs = *decoded.specs, WatermarkSpec(required)
-                    decoded = msgspec.structs.replace(decoded, specs=specs)
-                    payload = msgspec.json.encode(decoded).decode()
-            elif required:
-                payload = encode([WatermarkSpec(required)])
-            bind_draw(program, policy, sampling_params, after={}, grammars=GRAMMARS)
-        except SpecError as error:
-            raise ValueError(f"{KEY}: {error}") from None
+        if required and processor is not None:
+            raise SpecError("This server marks its texts, and SGLang takes one logit processor")
+        if payload is not None:
+            decoded, program = admit(self.backend.free, payload, self._vocab_size)
+            if required and not program.marks:
+                specs = *decoded.specs, WatermarkSpec(required)
+                decoded = msgspec.structs.replace(decoded, specs=specs)
+                payload = msgspec.json.encode(decoded).decode()
+        elif required:
+            payload = encode([WatermarkSpec(required)])
+        bind_draw(program, policy, sampling_params, after={}, grammars=GRAMMARS)
         return payload
 
     def _guard(
@@ -253,19 +252,16 @@ class Admission:
         It acts in prefill workers, too, which choose the first token.
 
         Raises:
-            ValueError: if the request cannot have it.
+            SpecError: if the request cannot have it.
         """
         policy = self.backend.policy
         guard = policy and policy.guard_payload
         if policy is None or guard is None or sampling_params.get("max_new_tokens") == 0:
             return None
-        try:
-            if processor is not None:
-                raise SpecError("This server has a guard, and SGLang takes one logit processor")
-            with policy.naming_guard():
-                self.decide(guard, sampling_params, has_prompt_ids, is_own=False)
-        except SpecError as error:
-            raise ValueError(f"{KEY}: {error}") from None
+        if processor is not None:
+            raise SpecError("This server has a guard, and SGLang takes one logit processor")
+        with policy.naming_guard():
+            self.decide(guard, sampling_params, has_prompt_ids, is_own=False)
         return guard
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:

@@ -131,11 +131,16 @@ class Admitting:
     prompt_length: int | None = None
     share: float = 1
 
+    def stage(self, sampling_params: Any) -> Stage:
+        """Return the stage that a request is at in this engine."""
+        config = self.vllm_config
+        return Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
+
 
 def admit_request(
     admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
 ) -> Payload | None:
-    """Check a request's payload, as far as the engine is known, and count the decision.
+    """Check a request's payload, as far as the engine is known, and count it unless it is refused.
 
     Args:
         admitting: the facts about the engine and the request.
@@ -150,36 +155,28 @@ def admit_request(
         SpecError: with the error and its path.
     """
     config = admitting.vllm_config
-    stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
+    stage = admitting.stage(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
     backend = BACKEND if config is None else backend_of(config)
-    decision, share, refusal = "refused", 1.0, None  # after a refusal, vLLM calls no other class
-    losing: Sequence[str] = ()
-    try:
-        checked, program = admit(backend, payload, vocab_size)
-        acts = checked.is_active(stage)
-        with (backend.policy or Policy()).restoring(payload):
-            is_continued = checked.continued > 0
-            check_grammar(checked.specs, sampling_params, GRAMMARS, is_continued=is_continued)
-            if acts:
-                if config is not None:
-                    check_engine(config, checked, program)
-                length = admitting.prompt_length
-                if length is not None or not admitting.has_prompt_ids:
-                    check_prompt(backend, checked.specs, program, length)
-                _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
-                _check_mark(admitting, backend, sampling_params, program)
-        if isinstance(checked, InProcessPayload) and not in_process:
-            raise SpecError("A live callable cannot reach an engine in another process")
-        decision, share = "admitted" if acts else "gated", admitting.share
+    checked, program = admit(backend, payload, vocab_size)
+    acts = checked.is_active(stage)
+    with (backend.policy or Policy()).restoring(payload):
+        is_continued = checked.continued > 0
+        check_grammar(checked.specs, sampling_params, GRAMMARS, is_continued=is_continued)
+        if acts:
+            if config is not None:
+                check_engine(config, checked, program)
+            length = admitting.prompt_length
+            if length is not None or not admitting.has_prompt_ids:
+                check_prompt(backend, checked.specs, program, length)
+            _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
+            _check_mark(admitting, backend, sampling_params, program)
+    if isinstance(checked, InProcessPayload) and not in_process:
+        raise SpecError("A live callable cannot reach an engine in another process")
+    if admitting.share:
         losing = program.may_lose if acts else ()
-        return checked if acts else None
-    except SpecError as error:
-        refusal = error
-        raise
-    finally:
-        if admitting.share:
-            count(decision, stage, share, refusal, losing)
+        count("admitted" if acts else "gated", stage, admitting.share, may_lose=losing)
+    return checked if acts else None
 
 
 def _check_own_fields(

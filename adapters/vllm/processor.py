@@ -22,6 +22,7 @@ from .. import (
     bind_draw,
     check_bare,
     check_spelling,
+    count,
     guard_of,
     one_policy,
 )
@@ -121,6 +122,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             if config is not None:
                 complete(config, sampling_params, acting, 1 / _times_loaded(config))
         except SpecError as error:
+            # Once: vLLM calls no other class after this.
+            count("refused", admitting.stage(sampling_params), error=error)
             raise ValueError(f"{KEY}: {error}") from None
 
     def __init__(

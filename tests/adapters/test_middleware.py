@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from logitport.adapters import Policy, SpecMiddleware
+from logitport.adapters import Policy, SpecMiddleware, metrics
 from logitport.adapters.backend import backend
 from logitport.adapters.gateway.key import KEY, check_spelling
 from logitport.spec import BannedTokensSpec, SpecError, decode
@@ -336,6 +336,7 @@ def test_a_refusal_is_logged_and_counted(caplog: pytest.LogCaptureFixture, body:
     made = replace(backend("vllm"), policy=GUARDED)
     with (
         patch.object(SpecMiddleware, "backend", lambda *_: made),
+        patch.object(metrics, "_REFUSALS", metrics.RefusalLog()),
         caplog.at_level(logging.INFO, "logitport"),
     ):
         assert post(CHAT, body).status_code == 400
@@ -343,3 +344,20 @@ def test_a_refusal_is_logged_and_counted(caplog: pytest.LogCaptureFixture, body:
     assert logged.startswith("logitport: refused a request: ")
     assert line in logged
     assert refusals() == before + 1
+
+
+def test_a_client_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """The lines of a minute have a limit, and the first one after says how many there were."""
+    now = 0.0
+    monkeypatch.setattr(metrics, "monotonic", lambda: now)
+    log = metrics.RefusalLog(per_minute=2)
+    with caplog.at_level(logging.INFO, "logitport"):
+        for second in (0, 30, 31, 59, 60, 61, 90):
+            now = float(second)
+            log.add(SpecError(f"at {second}"))
+    refused = "logitport: refused a request"
+    more = f"{refused}, and 2 more since the line before: at 60"
+    last = f"{refused}, and 1 more since the line before: at 90"
+    assert caplog.messages == [f"{refused}: at 0", f"{refused}: at 30", more, last]

@@ -1,6 +1,7 @@
 """A policy whose file changes: what requests see, and what becomes of a file that is wrong."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -195,7 +196,8 @@ def test_settings_without_a_file():
         configuration.policy(None, (), {"reload": True})
 
 
-def test_the_gauge_shows_the_latest(start: Start):
+def test_the_gauge_shows_the_latest(start: Start, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "logitport")
     client = pytest.importorskip("prometheus_client")
     from logitport.adapters.metrics import show_policy
 
@@ -212,7 +214,9 @@ def test_the_gauge_shows_the_latest(start: Start):
     counts = SimpleNamespace(changed=count("changed"), refused=count("refused"))
     server = start(FIRST)
     first = server.looks()
-    assert client.REGISTRY.get_sample_value("logitport_reloads_total", {"result": "refused"}) >= 0
+    for result in ("changed", "refused"):
+        labels = {"result": result}
+        assert client.REGISTRY.get_sample_value("logitport_reloads_total", labels) >= 0
     show_policy(first.digest)
     server.write(SECOND)
     second = server.looks()
@@ -228,6 +232,7 @@ def test_the_gauge_shows_the_latest(start: Start):
     server.write(FIRST)  # as before, so that the policy stays
     server.looks()
     assert (is_successful(), reload_of(second)) == (1, {"reload": "on"})
+    assert caplog.messages[-1].endswith(f" is right again: policy {first.digest} stays")
     assert reload_of(Policy()) == {}
     assert count("changed") == counts.changed + 2
     assert count("refused") == counts.refused + 1

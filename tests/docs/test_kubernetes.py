@@ -40,7 +40,7 @@ def made() -> dict[str, Any]:
 def test_kubernetes_takes_it(made: dict[str, Any]):
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     assert made.keys() == {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"}
-    for each in made.values():
+    for each in (*made.values(), read("network.yaml")):
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 

@@ -189,8 +189,11 @@ def test_a_chain_is_checked_where_it_acts(
 def test_a_guard_leaves_no_room_for_another_processor(make: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
     request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")
+    counted = list[str]()
+    monkeypatch.setattr(module, "count", lambda decision, *_, **__: counted.append(decision))
     with pytest.raises(ValueError, match="This server has a guard, and SGLang takes one"):
         make(GUARD).admit(request)
+    assert counted == ["refused"]
     marked = Policy(profiles={"news": Mark("news", 1)}, required="news")
     with pytest.raises(ValueError, match="This server marks its texts, and SGLang takes one"):
         make(marked).admit(request)

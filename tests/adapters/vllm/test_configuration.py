@@ -86,12 +86,15 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
     file.write_text(json.dumps(CONFIGURATION | {"effort": {"high": 4}}))
     middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
     env = {"LOGITPORT_CONFIG": str(file), "VLLM_LOGGING_LEVEL": "INFO"}
+    statuses = list[int]()
     with VllmServer(model, *middleware, env=env) as server:
 
         def ask(specs: Any, **more: Any) -> httpx.Response:
             body = {"model": server.model_name, "prompt": "Hello", "max_tokens": 8}
             body |= {"temperature": 0, **extra_body("vllm", specs), **more}
-            return httpx.post(f"{server.base_url}/completions", json=body, timeout=600)
+            answer = httpx.post(f"{server.base_url}/completions", json=body, timeout=600)
+            statuses.append(answer.status_code)
+            return answer
 
         for specs, text in ACTS:
             assert ask(specs).json()["choices"][0]["text"] == text
@@ -117,4 +120,5 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         metrics = httpx.get(
             server.base_url.removesuffix("v1") + "metrics", timeout=600, trust_env=False
         ).text
-        assert 'logitport_requests_total{decision="refused",stage="agg"}' in metrics
+        refused = f'decision="refused",stage="agg"}} {statuses.count(400)}.0'
+        assert refused in metrics  # those of the guard without specs, too
