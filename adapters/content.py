@@ -52,6 +52,8 @@ def read_content(file: str) -> tuple[Any, Mapping[Path, int]]:
         raise ValueError("PyYAML is missing: pip install pyyaml") from None
     except RecursionError:
         raise ValueError("It is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
     except ValueError as error:
         raise ValueError(" ".join(str(error).split())) from None
 
@@ -99,6 +101,11 @@ def parse_yaml(text: str) -> tuple[Any, dict[Path, int]]:
             return None, lines
         walk(node, ())
         return loader.construct_document(node), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        what = ", ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(f"{line}{what}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     except (

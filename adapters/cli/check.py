@@ -14,7 +14,7 @@ from ..backend import backend
 from ..policy import Policy
 from .failures import failing_plainly
 from .printing import say
-from .source import CONFIGURATIONS, read_policy, read_specs
+from .source import is_configuration, read_policy, read_specs
 from .texts import load_tokenizer, model_tokenizer, vocabulary_size
 
 _PLACE = re.compile(r":(?:(\d+):(\d+):)? (?:line (\d+): )?")
@@ -27,7 +27,7 @@ def check(
     config: Annotated[
         bool,
         typer.Option(
-            "--config", help="The files are configurations of servers, as YAML and TOML are."
+            "--config", help="The files are configurations of servers, whatever they hold."
         ),
     ] = False,
     tokenizer: Annotated[
@@ -53,8 +53,9 @@ def check(
     problems: list[dict[str, Any]] = []
     eos = None if tokenizer is None else model_tokenizer(tokenizer).eos_token_id
     for file in files:
-        if config or file.endswith(CONFIGURATIONS):
-            found = _of_configuration(file, tokenizer)
+        if config or is_configuration(file):
+            found, digest = _of_configuration(file, tokenizer)
+            notes += [f"{file}: policy {digest}"] if digest else ()
             problems += (
                 {"file": file, "message": each, "text": f"{file}: {each}"} for each in found
             )
@@ -128,15 +129,19 @@ def _after_eos(spec: LogitsProcessorSpec, eos: int | None) -> Iterator[str]:
             yield f"{path_text(tuple(path))[1:]}: {what}, unless the request has `ignore_eos`"
 
 
-def _of_configuration(file: str, tokenizer: str | None) -> Sequence[str]:
-    """List what is wrong with a configuration; without a tokenizer, what is found without one."""
+def _of_configuration(file: str, tokenizer: str | None) -> tuple[Sequence[str], str | None]:
+    """List what is wrong with a configuration; without a tokenizer, what is found without one.
+
+    With one, the digest of its policy comes second.
+    """
     try:
         policy = read_policy(file, tokenizer, checks_only=True)
-        if policy and tokenizer:
-            _realize(policy, tokenizer)
+        if not policy or not tokenizer:
+            return (), None
+        _realize(policy, tokenizer)
     except ValueError as error:
-        return _problems(error)
-    return ()
+        return _problems(error), None
+    return (), policy.digest
 
 
 def _problems(error: ValueError) -> Sequence[str]:

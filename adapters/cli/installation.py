@@ -106,8 +106,10 @@ def _variables() -> Iterator[Finding]:
             # Of the whole names, all are close.
             known = {each.removeprefix(PREFIX): each for each in VARIABLES}
             close = get_close_matches(name.removeprefix(PREFIX), known, 1)
-            meant = f". Is it {known[close[0]]}?" if close else ""
-            yield Finding(name, "unknown", Status.WARNING, f"Nothing reads it{meant}")
+            what, status = "Nothing reads it", Status.WARNING
+            if close:  # what it was to set is not set
+                what, status = f"{what}. Is it {known[close[0]]}?", Status.ERROR
+            yield Finding(name, "unknown", status, what)
 
 
 def _of_variable(name: str) -> Finding:

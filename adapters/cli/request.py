@@ -36,7 +36,11 @@ def answer_to(file: str, policy: Policy | None, engine: str, model: str) -> Mapp
     tokenizer = model_tokenizer(model)  # a backend does not keep it
     served = replace(backend(engine), policy=acting).for_tokenizer(tokenizer, size)
     text = Path(file).read_text(encoding="utf-8")
-    fields: Any = json.loads(text)
+    try:
+        fields: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(f"Not JSON, {where}: {error.msg}") from None
     if not isinstance(fields, dict):
         raise SpecError("Expected the JSON object of a request")
     path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
@@ -46,7 +50,8 @@ def answer_to(file: str, policy: Policy | None, engine: str, model: str) -> Mapp
     bind_draw(None, acting, fields)
     own = [spec.kind for spec in (*acting.guard, *acting.default)]
     mark = {"mark": acting.required} if acting.required else {}
-    return {"kinds": list(dict.fromkeys(own)), "default": bool(acting.default), **mark}
+    kinds = list(dict.fromkeys(own))
+    return {"kinds": kinds, "default": bool(acting.default), **mark, "policy": acting.digest}
 
 
 class _Server(SpecMiddleware):

@@ -199,7 +199,7 @@ def _of_description(server: Server, engine: str) -> Finding:
     try:
         found = json.loads(text) if status == 200 else {}
         kinds, policy, stage = set(found["kinds"]), found["policy"], found["stage"]
-        said = f"logitport {found['version']} at stage {stage}"
+        said = f"logitport {found['version']} at stage {stage}; policy {policy['digest']}"
         for name in ("guard", "default", "presets", "forbid"):
             said += f"; {name}: {json.dumps(policy[name])}" if policy.get(name) else ""
     except (ValueError, LookupError, TypeError, RecursionError):

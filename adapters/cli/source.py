@@ -110,7 +110,7 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         OSError: if the file cannot be read.
         ValueError: as for ``read_file``; for a configuration, as ``read_policy`` does.
     """
-    if file.endswith(CONFIGURATIONS):
+    if is_configuration(file):
         return _of_configuration(file, tokenizer)
     text = read_text(file)
     loaded = None if tokenizer is None else model_tokenizer(tokenizer)
@@ -121,6 +121,20 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         return Source({}, [], True, [at])
     except RecursionError:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")])
+
+
+def is_configuration(file: str) -> bool:
+    """Whether a file is a server's configuration: in JSON, an object with a field of one."""
+    from .configuration_schema import configuration_schema
+
+    if not file.endswith(".json"):
+        return file.endswith(CONFIGURATIONS)
+    try:
+        content = json.loads(read_text(file))
+    except (ValueError, RecursionError):  # which its reader says
+        return False
+    fields = configuration_schema()["properties"].keys() - {"version"}
+    return isinstance(content, dict) and not fields.isdisjoint(content)  # pyright: ignore
 
 
 def read_policy(file: str, tokenizer: str | None, *, checks_only: bool = False) -> Policy | None:

@@ -46,6 +46,43 @@ def test_requests(fields: dict[str, Any], specs: Any, expected: Any, model: Path
         assert {**found, **expected} == found
 
 
+def test_a_body_that_is_no_json(model: Path, tmp_path: Path):
+    body, config = tmp_path / "body.json", tmp_path / "server.yaml"
+    body.write_text('{"model":"m"\n')
+    config.write_text(CONFIGURATION)
+    done = run("check", config, "--tokenizer", model, "--request", body)
+    assert done.exit_code == 1
+    assert done.stdout == f"{body}: HTTP 400: Not JSON, line 2, column 1: Expecting ',' delimiter\n"
+
+
+def test_one_policy_has_one_digest(model: Path, tmp_path: Path):
+    """Each receipt has the digest that is printed of the file."""
+    config, digests = tmp_path / "server.yaml", set[str]()
+    config.write_text(CONFIGURATION)
+    for specs in ({}, {"vllm_xargs": {"logitport": [CALM]}}):
+        (body := tmp_path / "body.json").write_text(json.dumps({"prompt": "a", **specs}))
+        done = run("check", config, "--tokenizer", model, "--request", body)
+        digests.add(json.loads(done.stdout)["policy"])
+    (digest,) = digests
+    assert run("check", config, "--tokenizer", model).stderr == f"{config}: policy {digest}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "is_right"),
+    [
+        ({"default": [{"kind": "banned_text", "texts": ["x"]}], "own": "add"}, True),
+        ({"own": "ad"}, False),
+        ([{"kind": "banned_text", "texts": ["x"]}], True),
+        ({"version": 1, "specs": [{"kind": "banned_text", "texts": ["x"]}]}, True),
+        ({"version": 1, "specs": [], "own": "add"}, False),
+    ],
+)
+def test_a_configuration_in_json(content: Any, is_right: bool, tmp_path: Path):
+    """It needs no option, and so a hook may take all files of a name."""
+    (file := tmp_path / "logitport.json").write_text(json.dumps(content))
+    assert (run("check", file).exit_code == 0) is is_right
+
+
 def test_a_configuration_that_is_wrong(model: Path, tmp_path: Path):
     """Each problem has a line, as without the request."""
     body, config = tmp_path / "body.json", tmp_path / "server.yaml"
