@@ -76,7 +76,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops test-bounds test-plain \
 	test-typescript test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint lock clean
 
 help: ## list these commands
@@ -110,9 +110,13 @@ test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine inst
 	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)
 
 # Compiled loops check no bounds. Here they do, and then they run as Python.
-test-loops: $(CORE)/ready ## run the core's tests with the bounds of loops checked, and as plain Python
+test-loops: test-bounds test-plain ## run the core's tests with the bounds of loops checked, and as plain Python
+
+test-bounds: $(CORE)/ready
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CORE)/checked \
 		$(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
+
+test-plain: $(CORE)/ready
 	NUMBA_DISABLE_JIT=1 $(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners

@@ -55,11 +55,8 @@ class Load:
         replies: all that have ended.
     """
 
-    def __init__(
-        self, server: Server, file: Path, tokenizer: Any, tokens: int, front_ends: int = 1
-    ) -> None:
-        self.server, self.file, self.tokens = server, file, tokens
-        self.front_ends = front_ends
+    def __init__(self, server: Server, file: Path, tokenizer: Any, front_ends: int = 1) -> None:
+        self.server, self.file, self.front_ends = server, file, front_ends
         self.contents = {name: content(name, tokenizer) for name in WORDS}
         self.replies: list[Reply] = []
         self._ends = False
@@ -78,7 +75,7 @@ class Load:
 
     async def _ask(self, http: httpx.AsyncClient, asked: str, index: int) -> Reply:
         body = {"model": self.server.model_name, "prompt": PROMPT, "stream": True, "temperature": 0}
-        body |= {"max_tokens": self.tokens - index % 5}
+        body |= {"max_tokens": 8 - index % 5}
         body |= extra_body(self.server.engine.lower(), ASKED[asked])
         text, receipt = "", None
         async with http.stream("POST", f"{self.url}/v1/completions", json=body) as answer:

@@ -26,7 +26,7 @@ STEPS: list[dict[str, Any]] = [
     *({name: p} for name in ("top_a", "epsilon", "eta") for p in (1e-4, 0.1, 1)),
     *({"typical": p} for p in (0.01, 0.5)),
     *({"top_h": h} for h in (0.01, 0.4, 1)),
-    *({"min_k": tau} for tau in (0.1, 3, 1000)),
+    *({"min_k": tau} for tau in (0.1, 1000)),
     {"p_less": True},
     *({"smoothing": Smoothing(*each)} for each in ((0.3,), (10, 2), (0.1, 3))),
     *({"xtc": Xtc(*each)} for each in ((0.01, 0.5), (0.01, 1), (0.5, 0.5))),
@@ -132,7 +132,7 @@ def test_top_h_counts_100_of_equal_tokens(device: torch.device) -> None:
 
 
 @seed(1)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(chains())
 def test_any_chain(chain: ChainSpec) -> None:
     device = device_or_skip(DEVICES[0] if isinstance(DEVICES[0], str) else "cuda")

@@ -21,5 +21,5 @@ def test_a_change_under_load(model: Path, tokenizer: Any, tmp_path: Path):
     arguments += "--enable-metrics", "--tokenizer-worker-num", "2"
     env = {"LOGITPORT_CONFIG": str(file), "LOGITPORT_RECEIPT": "all"}
     with SglangServer(model, *arguments, env=env) as server:
-        load = reloaded.Load(server, file, tokenizer, tokens=12, front_ends=2)
+        load = reloaded.Load(server, file, tokenizer, front_ends=2)
         load.check(asyncio.run(load.run()))

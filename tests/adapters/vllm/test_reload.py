@@ -250,5 +250,5 @@ def test_a_change_under_load(
     # A CPU without instructions for bfloat16 would take ten times longer.
     arguments = *LOGITPORT, "--max-num-seqs", "64", "--dtype", "float32"
     with VllmServer(model, *arguments, env=env) as server:
-        load = reloaded.Load(server, file, tokenizer, tokens=24 if runner == "v1" else 8)
+        load = reloaded.Load(server, file, tokenizer)
         load.check(asyncio.run(load.run()))
