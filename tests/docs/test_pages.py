@@ -84,7 +84,9 @@ def test_metrics():
     assert ", ".join(f"`{stage.value}`" for stage in Stage) in page
     (dashboard,) = [json.loads(code) for code, _, _ in blocks(page, "json")]
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert all("logitport_requests_total" in query for query in queries)
+    shown = {name for query in queries for name in re.findall(r"logitport_\w+", query)}
+    assert shown
+    assert shown <= {*re.findall(r"^#+ .*?`(logitport_\w+)`", page, re.MULTILINE)}
 
 
 def test_separators_of_the_wire():
