@@ -80,7 +80,8 @@ class LogitportProcessor(LogitsProcessor):
         count = len(input_ids)
         is_one = isinstance(specs, LogitsProcessorSpec | Mapping | str | bytes)
         if is_one or len(specs) != count or not count:
-            raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
+            what = f"Expected a sequence with the specs of each of {count} prompts, as `[specs]`"
+            raise SpecError(what)
         counts = [*continued] if isinstance(continued, Sequence) else [index(continued)] * count
         if len(counts) != count:
             raise SpecError(f"Expected `continued` of each of {count} prompts, got {len(counts)}")

@@ -1,6 +1,6 @@
 """``phases``: one thing after the other, each with specs of its own."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -231,14 +231,14 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         Args:
             thinking: the budget and the tags.
             then: what follows, in order. A spec becomes a phase of its own that ends when the spec
-                is complete.
+                is complete. A grammar that comes last ends the reply, as in a phase without ends.
             eos_token_id: see ``PhasesSpec``.
             stop_token_ids: see ``PhasesSpec``.
 
         Raises:
             SpecError: as ``PhasesSpec`` does, for example if a spec before the last never ends.
         """
-        phases = tuple(_in_phases((thinking, *then)))
+        phases = tuple(_in_phases((thinking, *then), eos_token_id))
         return cls(phases, eos_token_id, stop_token_ids=tuple(stop_token_ids))
 
     @classmethod
@@ -263,7 +263,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         Raises:
             SpecError: as ``PhasesSpec`` does.
         """
-        phases = tuple(_in_phases((ForcedTokenSequenceSpec(tuple(token_ids)), *then)))
+        parts = ForcedTokenSequenceSpec(tuple(token_ids)), *then
+        phases = tuple(_in_phases(parts, eos_token_id))
         return cls(phases, eos_token_id, stop_token_ids=tuple(stop_token_ids))
 
     def token_fields(self) -> TokenFields:
@@ -386,9 +387,13 @@ def _check_stops(phase: Phase, stop_token_ids: Sequence[int]) -> None:
                 raise SpecError(what, "ends", k, "token_ids", i)
 
 
-def _in_phases(parts: Iterable[LogitsProcessorSpec | Phase]) -> Iterator[Phase]:
-    for part in parts:
+def _in_phases(
+    parts: Sequence[LogitsProcessorSpec | Phase], eos_token_id: int | None
+) -> Iterator[Phase]:
+    for i, part in enumerate(parts, 1):
         if isinstance(part, Phase):
             yield part
-        else:
-            yield Phase((part,), (PhaseEnd(complete=True),) if part.can_complete else ())
+            continue
+        ends_reply = isinstance(part, GrammarSpec) and i == len(parts) and eos_token_id is None
+        is_ended = part.can_complete and not ends_reply
+        yield Phase((part,), (PhaseEnd(complete=True),) if is_ended else ())

@@ -341,6 +341,24 @@ def test_the_first_phase_alone_reads_the_prompt():
     assert compile_specs((THINK_THEN,)).reads_prompt
 
 
+@pytest.mark.parametrize(
+    ("then", "eos_token_id", "ends"),
+    [
+        ((GrammarSpec(regex="a"),), None, ()),  # the reply ends where the text may
+        ((GrammarSpec(regex="a"),), 0, (COMPLETE,)),
+        ((GrammarSpec(regex="a"), Forced((4,))), None, (COMPLETE,)),
+        ((CHOICE,), None, (COMPLETE,)),
+        ((Phase((GrammarSpec(regex="a"),), (COMPLETE,)),), None, (COMPLETE,)),
+    ],
+)
+def test_a_grammar_that_comes_last(then: Any, eos_token_id: int | None, ends: Any):
+    for made in (
+        PhasesSpec.think_then(THINK, *then, eos_token_id=eos_token_id),
+        PhasesSpec.prefix_then((4, 5), *then, eos_token_id=eos_token_id),
+    ):
+        assert made.phases[1].ends == ends
+
+
 def test_kinds_that_can_complete_have_a_reference_for_it():
     has_reference = {kind for kind, each in KINDS.items() if each.complete}
     completing = {kind for kind in KINDS if KINDS[kind].minimal.can_complete}

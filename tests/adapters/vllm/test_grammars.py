@@ -54,6 +54,16 @@ def test_an_output_goes_on(running: Engine, tokenizer: Any):
         assert [*whole.token_ids[:count], *rest.token_ids] == [*whole.token_ids]
 
 
+def test_a_grammar_that_comes_last_ends_the_reply(running: Engine, tokenizer: Any):
+    """Nothing follows the text, though no token is named that ends it."""
+    begin = "Here it is:"
+    spec = PhasesSpec.prefix_then(tokenizer.encode(begin), ANSWER)
+    (output,) = running.generate([PROMPT], [params(spec, max_tokens=LONGEST)])
+    text = tokenizer.decode(output.token_ids, skip_special_tokens=True)
+    jsonschema.validate(json.loads(text.removeprefix(begin)), SCHEMA)
+    assert output.token_ids[-1] == tokenizer.eos_token_id
+
+
 def test_the_engines_own_stays(running: Engine, tokenizer: Any):
     """A grammar by itself is vLLM's; with white space of its own, logitport's."""
     yes = params(GrammarSpec(choices=("yes", "no")), max_tokens=5)
