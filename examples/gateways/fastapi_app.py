@@ -1,6 +1,6 @@
 """A gateway on FastAPI: an API key names the tenant, whose configuration acts in its requests.
 
-``SERVER=http://localhost:8000 uvicorn examples.gateways.fastapi_app:app``, from the repository. A
+``SERVER=http://localhost:8000 uvicorn --lifespan on examples.gateways.fastapi_app:app``. A
 reply without a receipt of all specs that were sent becomes HTTP 502: something on the way to the
 server, which may be another gateway, has dropped them.
 """
