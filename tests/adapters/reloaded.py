@@ -75,7 +75,7 @@ class Load:
 
     async def _ask(self, http: httpx.AsyncClient, asked: str, index: int) -> Reply:
         body = {"model": self.server.model_name, "prompt": PROMPT, "stream": True, "temperature": 0}
-        body |= {"max_tokens": 8 - index % 5}
+        body |= {"max_tokens": 6 - index % 5}
         body |= extra_body(self.server.engine.lower(), ASKED[asked])
         text, receipt = "", None
         async with http.stream("POST", f"{self.url}/v1/completions", json=body) as answer:
