@@ -175,7 +175,7 @@ class SuiteBase:
             output, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
             self._check(spec, free[0].prompt_ids, output)
             assert output.token_ids != free[1], f"{spec} changes nothing"
-            assert neighbour.token_ids == other[1]
+            assert neighbour.token_ids == other[1], f"{spec} changes a request without specs"
             outputs.append((spec, output))
         return outputs
 
