@@ -103,9 +103,9 @@ def parse_yaml(text: str) -> tuple[Any, dict[Path, int]]:
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f"line {mark.line + 1}: " if mark else ""
+        place = f"line {mark.line + 1}: column {mark.column + 1}: " if mark else ""
         what = ", ".join(filter(None, (error.context, error.problem)))
-        raise ValueError(f"{line}{what}") from None
+        raise ValueError(f"{place}{what}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     except (

@@ -125,10 +125,10 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
 
 def is_configuration(file: str) -> bool:
     """Whether a file is a server's configuration: in JSON, an object with a field of one."""
-    from .configuration_schema import configuration_schema
-
     if not file.endswith(".json"):
         return file.endswith(CONFIGURATIONS)
+    from .configuration_schema import configuration_schema
+
     try:
         content = json.loads(read_text(file))
     except (ValueError, RecursionError):  # which its reader says

@@ -1,8 +1,8 @@
 """A gateway on FastAPI: an API key names the tenant, whose configuration acts in its requests.
 
-``SERVER=http://localhost:8000 uvicorn --lifespan on examples.gateways.fastapi_app:app``. A
-reply without a receipt of all specs that were sent becomes HTTP 502: something on the way to the
-server, which may be another gateway, has dropped them.
+In the repository: ``SERVER=http://localhost:8000 uvicorn --lifespan on
+examples.gateways.fastapi_app:app``. A reply without a receipt of all specs that were sent becomes
+HTTP 502: something on the way to the server, which may be another gateway, has dropped them.
 """
 
 import json

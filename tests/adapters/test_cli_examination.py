@@ -130,7 +130,7 @@ def test_a_configuration_that_is_no_yaml(tmp_path: Path):
     file.write_text("own: [")
     found = examine(LOGITPORT_CONFIG=str(file))["LOGITPORT_CONFIG"]
     assert found["status"] == "error"
-    assert "line 1: while parsing" in found["found"]
+    assert "line 1: column 7: while parsing" in found["found"]
 
 
 GROUP, ENTRY = "vllm.logits_processors", "Entry point in vllm.logits_processors"

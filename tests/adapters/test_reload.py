@@ -123,7 +123,7 @@ FORCES = "`forced_sequence` forces tokens into a reply"
         (FIRST.replace("banned_tokens, token_ids: [5]", "forced_sequence, text: a"), FORCES),
         (FIRST.replace("[5]", "[100]"), "beyond the vocabulary"),
         (FIRST + "presets: {a: [{kind: plugin, name: b}]}", "The preset 'a' cannot be realized"),
-        (FIRST + "default: [", "line 3: while parsing"),
+        (FIRST + "default: [", "line 3: column 11: while parsing"),
         ("", "Expected an object with version, default"),
         (None, "No such file"),
         ("guard: []", "Restart the server to change `reload`"),

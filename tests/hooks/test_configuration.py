@@ -267,7 +267,7 @@ BOMB = "b0: &b0 [x]\n" + "".join(
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.yaml", "own: [", "line 1: while parsing"),
+        ("a.yaml", "own: [", "line 1: column 7: while parsing"),
         ("a.yaml", "own: add\nown: add\n", "line 2: $.own is there twice"),
         ("a.yaml", "", "$: Expected an object"),
         ("a.json", '{"own" "add"}', "line 1"),

@@ -140,7 +140,7 @@ class Edits:
         is_edited, is_limited, is_offered = np.zeros((3, requests), np.bool_)
         of_requests = requests, automata.count, automata.states
         find_edited(tables.edits, *of_requests, is_edited, is_limited, is_offered)
-        for request in (*self.rules, *dict(self.own)):
+        for request in (*self.rules, *(each for each, _ in self.own)):
             is_edited[request.index] = True
         indices = np.flatnonzero(is_edited)
         return indices, is_limited[indices], is_offered[indices]
