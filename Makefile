@@ -9,10 +9,12 @@ LOCK ?= constraints
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-# The same, and the tests' other requirements besides the engine.
+# The same, and what else tests and linters need besides the engine.
 WHOLE := $(VENV)/whole
 # The same, and llama.cpp.
 LLAMA := $(VENV)/llama-cpp
+# The same as WHOLE, and what the benchmarks compare with.
+PEERS := $(VENV)/peers
 # No engine: the environment for writing your own backend.
 CORE := .venv-core
 
@@ -65,18 +67,22 @@ SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools
 	openai==2.8.0 openai-harmony==0.0.8 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
 	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
 	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard
-# The peers of the benchmarks. Their dependencies would replace the engine's, and the modules with
-# the processors do not need them.
-PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VERSION)
+# The peers of the benchmarks and tests. Their dependencies would replace the engine's, and the
+# modules with the processors do not need them.
+PEER_PACKAGES := ai-dynamo-runtime==1.6.1 sglang$(SGLANG_VERSION)
+ZOO := logits-processor-zoo==0.2.1
 # llama.cpp is compiled from source, which takes minutes, and twice as long with more optimization.
 # A native build may use instructions that a sandbox or virtual machine does not allow.
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 # Two files of tests at a time. On CPUs, an engine is one thread; a GPU has one engine at a time.
 IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
+# The tests of compiled loops; the others are about kernels.
+LOOPS := tests/core $(patsubst %,--ignore tests/core/test_%.py,interpreter kernels)
+MIXED_BATCH := tests/adapters/vllm/test_all_kinds.py
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops test-bounds test-plain \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray check test test-all test-fast test-changed test-loops test-bounds test-plain \
 	test-typescript test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint lock clean
 
 help: ## list these commands
@@ -106,33 +112,44 @@ demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and co
 	$(SGLANG)/bin/python -m examples.portable run sglang
 	$(BIN)/python -m examples.portable compare
 
-test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: two minutes
+check: $(WHOLE) $(DOCS)/ready ## before a commit: format, types, docs, what has changed: 3 minutes
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint docs test-changed
+
+test: $(WHOLE) ## run the tests that are not slow, with vLLM under both model runners: 10 minutes
+	$(BIN)/python -m examples._support.smollm2
+	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
+	@# Of V2, whose kernels are interpreted, the mixed batch. Status 5: ARGS name no test of it.
+	$(BIN)/python -m pytest --runner v2 $(or $(ARGS),$(MIXED_BATCH)) || [ $$? -eq 5 ]
+
+test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, loops as Python too: an hour
+	$(BIN)/python -m examples._support.smollm2
+	$(BIN)/python -m pytest -m '' $(IN_PAIRS) $(ARGS)
+	$(BIN)/python -m pytest -m '' --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
+	$(if $(ARGS),,$(MAKE) test-sglang ARGS="-m ''" && $(MAKE) test-loops test-typescript)
+
+test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: 4 minutes
 	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)
+
+# By the names of changed files: those that need no engine, and those of the docs and the package.
+test-changed: $(WHOLE)
+	$(BIN)/python -m tests.tools.changed $(ARGS)
 
 # Compiled loops check no bounds. Here they do, and then they run as Python.
 test-loops: test-bounds test-plain ## run the core's tests with the bounds of loops checked, and as plain Python
 
-test-bounds: $(CORE)/ready
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CORE)/checked \
-		$(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
+test-bounds: $(WHOLE)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/checked $(BIN)/python -m pytest -n 2 $(LOOPS) $(ARGS)
 
-test-plain: $(CORE)/ready
-	NUMBA_DISABLE_JIT=1 $(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
-
-test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
-	$(if $(ARGS),,@$(MAKE) --no-print-directory test-typescript)
-	$(BIN)/python -m examples._support.smollm2
-	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
-	@# Status 5: of the part that ARGS names, no test asks for a runner.
-	$(BIN)/python -m pytest --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
+test-plain: $(WHOLE)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(LOOPS) $(ARGS)
 
 test-typescript: ## run the tests of examples/typescript, which need Node.js 20
 	@command -v npm >/dev/null || { echo 'Skipped examples/typescript: there is no npm'; exit 0; }; \
 	cd examples/typescript && { [ -d node_modules ] || npm ci --silent; } && npm test --silent
 
-test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
+test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own (ARGS="-m ''": all)
 	$(SGLANG)/bin/python -m examples._support.smollm2
-	$(SGLANG)/bin/python -m pytest tests/adapters/sglang $(ARGS)
+	$(SGLANG)/bin/python -m pytest tests/adapters/sglang tests/detection/test_marks_of_sglang.py $(ARGS)
 
 test-gateways: $(GATEWAYS)/ready ## run the tests behind three gateways, and print what passes; no engine
 	$(GATEWAYS)/bin/python -m pytest tests/tools/gateways $(ARGS)
@@ -157,7 +174,7 @@ fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--s
 guards: $(WHOLE) ## hold guards against a million random requests on the host, 2,000 on the device
 	TRITON_INTERPRET=1 $(BIN)/python -m tests.tools.guards $(ARGS)
 
-bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
+bench: $(PEERS) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -193,7 +210,7 @@ compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make comp
 docs: $(DOCS)/ready ## build the documentation into build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
-lint: $(LLAMA) ## check format, style and types
+lint: $(WHOLE) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -218,12 +235,12 @@ export PIP_NO_COMPILE := 0
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
 # $(2) on CPUs, with pip's options $(3). The stamp is made last, so that make repeats a failed or
 # interrupted installation.
-# pip's hundreds of lines go into a log; warnings and errors are printed, too. Where uv is installed,
-# it replaces pip. It does not read pip's configuration; `make UV= ...` uses pip all the same.
+# Where uv is installed, it replaces pip. It does not read pip's configuration; `make UV= ...` uses
+# pip all the same.
 UV := $(shell command -v uv)
 PIP = $(if $(UV),VIRTUAL_ENV=$(abspath $(@D)) UV_INDEX_STRATEGY=unsafe-best-match $(UV) pip --quiet,\
-	$(@D)/bin/python -m pip --disable-pip-version-check --quiet --log $(@D)/pip.log)
-installing = @echo 'Installing $(1) into $(@D). It takes minutes$(if $(UV),,; $(@D)/pip.log has the details).'
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet)
+installing = @echo 'Installing $(1) into $(@D). It takes minutes.'
 # Sets $$index to an index with CPU builds of torch, if the package index has none.
 torch_index = $(PIP) install --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
@@ -251,8 +268,8 @@ $(READY): pyproject.toml
 $(WHOLE): $(READY)
 	@rm -f $@
 	$(call installing,MLX and what the tests compare with)
-	@$(PIP) install $(call locked,vllm) -e '.[mlx]' kubernetes-validate
-	@$(PIP) install --no-deps $(PEERS)
+	@$(PIP) install $(call locked,vllm) -e '.[mlx,lint]'
+	@$(PIP) install --no-deps $(ZOO)
 	@mkdir -p $(TYPES)
 	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
 	@touch $@
@@ -261,6 +278,10 @@ $(LLAMA): $(WHOLE)
 	@rm -f $@
 	$(call installing,and compiling llama.cpp)
 	@CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install $(call locked,vllm) -e '.[llama-cpp]'
+	@touch $@
+
+$(PEERS): $(WHOLE)
+	@$(PIP) install --no-deps $(PEER_PACKAGES)
 	@touch $@
 
 $(CORE)/ready: pyproject.toml

@@ -1,11 +1,15 @@
 """What all tests share: the environment of the engines, the model and its tokenizer.
 
 ``--runner v2`` passes the tests once more for which vLLM's model runner makes a difference, those
-that ask for the fixture ``runner``, under the V2 runner.
+that ask for the fixture ``runner``, under the V2 runner. What a run can say nothing about, for its
+runner or for what this machine lacks, is deselected, so that each skip is one to look at; the first
+lines of the output name what is lacking.
 """
 
 import os
 import shutil
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from examples._support import v2_on_cpu
+from tests.support.drawn import is_drawn
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,12 +55,31 @@ settings.load_profile("ci" if os.environ.get("CI") else "patient")
 ENGINES = "tests/adapters/vllm/", "tests/docs/test_benchmarks.py", "tests/docs/test_readme.py"
 """Where vLLM is started."""
 
+SHARED = "mixed", "drafting", "embedding", "tiny"
+"""Fixtures of engines that several modules share: one process runs all of those tests."""
+
+NEEDED = (
+    *("nvidia-smi", "node", "kubectl", "promtool", "chromium"),
+    *("examples/typescript/dist", ".venv-docs/bin/mkdocs"),
+    *("llama_cpp", "kubernetes_validate", "fastapi", "litellm", "envoy_data_plane"),
+    *("dynamo.llm.exceptions", "dynamo.common.backend.engine", "dynamo.vllm"),
+)
+"""Programs, modules and files that the marker ``needs`` can name."""
+
+HAS_GPU = shutil.which("nvidia-smi") is not None
+INTERPRETED = v2_on_cpu.is_installed()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--runner", choices=["v1", "v2"], default="v1", help="the model runner of vLLM's engines"
     )
     parser.addoption("--write-golden", action="store_true", help="write transcripts anew")
+    parser.addoption(
+        "--drawn",
+        metavar="COMMIT",
+        help="only a third of the modules, drawn by a commit",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +89,25 @@ def pytest_configure(config: pytest.Config) -> None:
         v2_on_cpu.install()
 
 
+def pytest_report_header() -> str:
+    return f"lacking: {', '.join(lacking()) or 'nothing'}"
+
+
+@cache
+def lacking() -> tuple[str, ...]:
+    """What the marker ``needs`` names, and this machine does not have."""
+    return tuple(name for name in NEEDED if not _is_here(name))
+
+
+def _is_here(name: str) -> bool:
+    if "/" in name:
+        return (ROOT / name).exists()
+    try:
+        return bool(shutil.which(name) or find_spec(name))
+    except ModuleNotFoundError:  # of a package around it
+        return False
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import, for V2, what has no such tests."""
     engine = Path(__file__).parent / "adapters" / "vllm"
@@ -71,32 +115,58 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_other and config.getoption("--runner") == "v2" else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    runner = config.getoption("--runner")
-    for item in items:
+    runner, drawn = config.getoption("--runner"), config.getoption("--drawn")
+
+    def says_something(item: pytest.Item) -> bool:
         only = item.get_closest_marker("only")
-        if only is not None and only.args != (runner,):
-            item.add_marker(pytest.mark.skip(**only.kwargs))
-    if runner == "v2":
-        others = [item for item in items if "runner" not in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
+        needed = {name for mark in item.iter_markers("needs") for name in mark.args}
+        return (
+            (only is None or only.args == (runner,))
+            and needed.isdisjoint(lacking())
+            and (HAS_GPU or item.get_closest_marker("gpu") is None)
+            and (HAS_GPU or INTERPRETED or item.get_closest_marker("device") is None)
+            and (runner == "v1" or "runner" in getattr(item, "fixturenames", ()))
+            and (not drawn or is_drawn(drawn, item.nodeid.partition("::")[0]))
+        )
+
+    config.hook.pytest_deselected(items=[item for item in items if not says_something(item)])
+    # What takes long comes first, so that no process is left with it at the end.
+    items[:] = sorted(
+        filter(says_something, items), key=lambda item: (_is_short(item), _engine_of(item, runner))
+    )
+    for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
+        if engine := _engine_of(item, runner):
+            item._nodeid += f"@{engine}"  # as ``loadgroup`` does; it is all that the scheduler sees
+
+
+def _engine_of(item: pytest.Item, runner: str) -> str:
+    names = getattr(item, "fixturenames", ())
+    name = next((name for name in SHARED if name in names), "")
+    return "mixed" if runner == "v1" and name == "drafting" else name  # V1 has no drafts
+
+
+def _is_short(item: pytest.Item) -> bool:
+    return not item.nodeid.startswith((*ENGINES, "tests/core/test_interpreter.py"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Several processes take the tests file by file; if there is a GPU, one takes all engines.
+    """Several processes take the tests file by file, or all tests of a shared engine.
 
-    (``loadgroup`` of pytest-xdist 3.8 does nothing under pytest 9.2.)
+    If there is a GPU, one takes all engines. (``loadgroup`` of pytest-xdist 3.8 does nothing under
+    pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    has_gpu = shutil.which("nvidia-smi") is not None
-
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_on_gpu = has_gpu and nodeid.startswith(ENGINES)
-            return "engines" if is_on_gpu else nodeid.partition("::")[0]
+            if HAS_GPU and nodeid.startswith(ENGINES):
+                return "engines"
+            file, _, test = nodeid.partition("::")
+            engine = test.rpartition("@")[2]
+            return engine if engine in SHARED else file
 
     return ByFile(config, log)
 

@@ -51,7 +51,7 @@ def test_workflows_run_what_exists():
 
 @pytest.mark.parametrize("name", ["core", "docs", "sglang", "vllm"])
 def test_constraints(name: str):
-    """Each environment of ``.ci/run`` gets versions alone: no folder, no host, no local build."""
+    """Each environment gets versions alone: no folder, no host, no local build."""
     lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines)
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []

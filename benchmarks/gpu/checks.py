@@ -28,7 +28,7 @@ TESTS = ("test_device_realizer", "test_triton_editor", "test_kernels")
 def run_tests() -> Iterator[Row]:
     """Run the tests of the kernels, on the GPU."""
     files = [f"tests/core/{name}.py" for name in TESTS]
-    chosen = ["-n", "4", "-k", "not interpreter"]
+    chosen = ["-n", "4", "-m", ""]  # the slow ones, too
     if REHEARSAL:
         files, chosen = files[:2], ["-k", "chooses_the_editor or layouts or requests_enter"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *files]

@@ -28,7 +28,7 @@ class TinySuite(ConformanceSuite):
 
     def __init_subclass__(cls) -> None:
         """Name the fixtures, by which ``--runner v2`` selects, before they are asked for."""
-        cls.pytestmark = [pytest.mark.usefixtures(*cls.uses)]
+        cls.pytestmark = [pytest.mark.usefixtures(*cls.uses)] if cls.uses else []
 
     @pytest.fixture
     def generate(self, request: pytest.FixtureRequest) -> Generate:

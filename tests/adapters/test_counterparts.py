@@ -1,7 +1,7 @@
 """Each kind beside the processors elsewhere that do the same: same logits, step by step.
 
 ``docs/processors.md`` is the table of this, with the differences that are meant; those are tests
-here too. The peers are the packages themselves: without them this module fails.
+here too. The peers are the packages themselves, or their files: without them this module fails.
 """
 
 import ast
@@ -9,10 +9,10 @@ import importlib.util
 import itertools
 import math
 import random
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distribution
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 import torch
 import vllm
-from dynamo.logits_processing.examples import ForcedSequenceLogitsProcessor
 from logitport import spec as lp
 from logitport.adapters.core import HistoryRule, Realizer, compile_specs, plugins
 from logits_processor_zoo import transformers as zoo
@@ -39,6 +38,8 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 
+from tests.support.paths import GOLDEN
+
 CPU = torch.device("cpu")
 VOCAB, EOS = 12, 2
 START, END, NEWLINE = 3, 4, 5
@@ -53,19 +54,19 @@ Speak = Callable[[random.Random, list[int]], int]
 """The next token of a model, after prompt and output; random, but within what a rule is about."""
 
 
-def load_sglang_processors() -> Any:
-    """SGLang's module from its file: the package itself imports what a GPU server needs."""
-    name = "sglang/srt/sampling/custom_logit_processor.py"
-    path = distribution("sglang").locate_file(name)
-    spec = importlib.util.spec_from_file_location("sglang_custom_logit_processor", str(path))
+def load(peer: str) -> Any:
+    """A peer's module, of which ``tests/golden/peers`` has the file: its package is large."""
+    spec = importlib.util.spec_from_file_location(peer, GOLDEN / "peers" / f"{peer}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    protocols: Any = SimpleNamespace(BaseLogitsProcessor=object)
+    with patch.dict(sys.modules, {"dynamo.logits_processing": protocols}):
+        spec.loader.exec_module(module)
     return module
 
 
-sglang = load_sglang_processors()
+sglang, dynamo = load("sglang_custom_logit_processor"), load("dynamo_forced_sequence")
 
 
 def load_vllm_no_repeat_ngram() -> Any:
@@ -401,7 +402,7 @@ ALWAYS_ACT = {
     ),
     "Dynamo forced sequence": Same(
         lp.ForcedTokenSequenceSpec((7, 7, 1, 9), EOS),
-        lambda: of_dynamo(ForcedSequenceLogitsProcessor((7, 7, 1, 9), EOS)),
+        lambda: of_dynamo(dynamo.ForcedSequenceLogitsProcessor((7, 7, 1, 9), EOS)),
     ),
 }
 ACT_AT_TIMES = {
@@ -824,7 +825,7 @@ def test_differs_in_what_is_left(case: Any):
 
 def test_differs_dynamo_counts_calls():
     """As vLLM calls a processor for each chunk of a prompt."""
-    realizer, peer = Realizer(VOCAB), ForcedSequenceLogitsProcessor((7, 1, 9), EOS)
+    realizer, peer = Realizer(VOCAB), dynamo.ForcedSequenceLogitsProcessor((7, 1, 9), EOS)
     realizer.add(0, compile_specs([lp.ForcedTokenSequenceSpec((7, 1, 9), EOS)]), [8], [])
     chosen: list[tuple[int | None, int | None]] = []
     for _ in range(4):

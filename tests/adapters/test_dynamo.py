@@ -36,9 +36,7 @@ OTHER_SPEC = lp.BannedTokensSpec((9,))
 
 @pytest.fixture(scope="module")
 def dynamo() -> Any:
-    return pytest.importorskip(
-        "dynamo.common.backend.engine", reason="ai-dynamo is in .venv-dynamo alone"
-    )
+    return importlib.import_module("dynamo.common.backend.engine")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +53,7 @@ def request_with(*annotations: str, max_tokens: int | None = None) -> dict[str, 
     return {"token_ids": [1], "annotations": list(annotations), "stop_conditions": stop}
 
 
+@pytest.mark.needs("dynamo.common.backend.engine")
 class TestRoundTrip:
     token_ids = st.integers(0, lp.limits.MAX_INT)
     forced = st.lists(st.tuples(st.lists(token_ids, min_size=1), token_ids), max_size=3)
@@ -106,9 +105,11 @@ class TestRoundTrip:
 
 
 class TestAttach:
+    @pytest.mark.needs("dynamo.common.backend.engine")
     def test_stages_have_dynamos_values(self, modes: Any):
         assert [mode.value for mode in modes] == list(lp.Stage)
 
+    @pytest.mark.needs("dynamo.common.backend.engine")
     @pytest.mark.parametrize("generation_only", [True, False])
     def test_gate(self, dynamo: Any, modes: Any, generation_only: bool):
         theirs = dynamo.LogitsProcessorSpec(
@@ -283,9 +284,9 @@ class TestDynamosOwnWorker:
         dynamo_worker.load()  # vLLM may call it more than once
         assert handlers.other.build_sampling_params is handlers.build_sampling_params is wrapped
 
+    @pytest.mark.needs("dynamo.llm.exceptions")
     @pytest.mark.parametrize("name", dynamo_worker.BUILDERS)
     def test_stages(self, handlers: Any, name: str):
-        pytest.importorskip("dynamo.llm.exceptions")
         dynamo_worker.load()
         build, text = getattr(handlers, name), annotation(SPEC, max_tokens=9)
         for stage in lp.Stage:
@@ -302,8 +303,9 @@ class TestDynamosOwnWorker:
         dynamo_worker.load()
         assert handlers.build_sampling_params(request_with("a"), {}).extra_args is None
 
+    @pytest.mark.needs("dynamo.llm.exceptions")
     def test_bad_specs_are_the_clients_fault(self, handlers: Any):
-        exceptions = pytest.importorskip("dynamo.llm.exceptions")
+        exceptions = importlib.import_module("dynamo.llm.exceptions")
         dynamo_worker.load()
         request = request_with("logitport:{}")
         with pytest.raises(exceptions.InvalidArgument, match=r"^logitport: Object missing"):
@@ -331,8 +333,8 @@ class TestDynamosOwnWorker:
         assert result.returncode
         assert "name it in VLLM_PLUGINS" in result.stderr
 
+    @pytest.mark.needs("dynamo.vllm")
     def test_dynamos_functions_are_as_expected(self):
-        pytest.importorskip("dynamo.vllm", reason="ai-dynamo is in .venv-dynamo alone")
         code = (
             "from dynamo.vllm import handlers; from logitport.adapters import dynamo_worker; "
             "dynamo_worker.load(); assert hasattr(handlers, dynamo_worker.TAKES_SPECS)"
@@ -340,11 +342,8 @@ class TestDynamosOwnWorker:
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.needs("dynamo.llm.exceptions")
 class TestMixin:
-    @pytest.fixture(autouse=True)
-    def runtime(self) -> None:
-        pytest.importorskip("dynamo.llm.exceptions")
-
     def activate(self, params: Any, *annotations: str, declared: Any = None, stage: Any) -> Any:
         class Engine(LogitsProcessors):
             disaggregation_mode = stage
@@ -389,6 +388,7 @@ class TestMixin:
         assert str(error.value).startswith(message)
         assert params.extra_args == {"a": 1}
 
+    @pytest.mark.needs("dynamo.common.backend.engine")
     def test_what_the_engine_declares(self, dynamo: Any, modes: Any):
         declared = dynamo.LogitsProcessorSpec((dynamo.ForcedTokenSequenceSpec((1, 2), 3),))
         for mode in modes:
@@ -403,11 +403,13 @@ class TestMixin:
         params = self.activate(stand_in(), declared=nothing, stage=modes.DECODE)
         assert params.extra_args is None
 
+    @pytest.mark.needs("dynamo.common.backend.engine")
     def test_what_the_engine_cannot_declare(self, dynamo: Any, modes: Any):
         declared = dynamo.LogitsProcessorSpec((dynamo.PythonProcessorSpec(dict),))
         with pytest.raises(RuntimeError, match=r"logits_processor_spec\(\): .*not serializable"):
             self.activate(stand_in(), declared=declared, stage=modes.PREFILL)
 
+    @pytest.mark.needs("dynamo.common.backend.engine")
     def test_in_an_llm_engine(self, dynamo: Any, modes: Any):
         class Engine(LogitsProcessors, dynamo.LLMEngine):
             disaggregation_mode = modes.DECODE

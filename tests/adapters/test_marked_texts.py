@@ -10,8 +10,6 @@ from logitport.spec import ChainSpec, ChainStep, SamplingSpec, SpecError, Xtc
 
 from tests.adapters.marked import KEY, MARK, PROFILES, p_values, prompts
 
-pytestmark = pytest.mark.engine
-
 SAMPLING = SamplingSpec(temperature=0.9, top_k=500, min_p=0.001)
 LENGTH = 64
 

@@ -60,7 +60,7 @@ def test_sources_are_what_the_schema_makes(name: str, text: str):
     assert (SOURCES / name).read_text() == text, "python -m examples.typescript.make_types"
 
 
-@pytest.mark.skipif(NODE is None or not BUILT.exists(), reason="make test-typescript builds it")
+@pytest.mark.needs("node", "examples/typescript/dist")  # make test-typescript builds it
 def test_bodies():
     done = subprocess.run(
         [str(NODE), "--input-type=module", "-e", PROGRAM.format(module=json.dumps(str(BUILT)))],

@@ -3,8 +3,16 @@
 from typing import Any
 
 import pytest
+import torch
 from logitport.adapters.core import plugins
 from logitport.spec import PluginSpec
+
+from tests.support.triton_process import DEVICES, device_or_skip
+
+
+@pytest.fixture(params=DEVICES, scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return device_or_skip(request.param)
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from logitport.adapters.core import Acting, Chain, Mark, Program, Realizer, comp
 from logitport.spec import BannedTokensSpec, ChainSpec, ChainStep, Smoothing, Xtc
 
 from tests.support.strategies import chains
-from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
 from logitport.adapters.core.device.context import History, LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
+
+pytestmark = pytest.mark.device
 
 VOCABULARY = 4500
 STEPS: list[dict[str, Any]] = [
@@ -31,16 +32,6 @@ STEPS: list[dict[str, Any]] = [
     *({"smoothing": Smoothing(*each)} for each in ((0.3,), (10, 2), (0.1, 3))),
     *({"xtc": Xtc(*each)} for each in ((0.01, 0.5), (0.01, 1), (0.5, 0.5))),
 ]
-
-
-@outside
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return device_or_skip(request.param)
 
 
 def drawing(steps: tuple[ChainStep, ...], temperature: float = 1.0) -> Program:
@@ -134,8 +125,7 @@ def test_top_h_counts_100_of_equal_tokens(device: torch.device) -> None:
 @seed(1)
 @settings(max_examples=8)
 @given(chains())
-def test_any_chain(chain: ChainSpec) -> None:
-    device = device_or_skip(DEVICES[0] if isinstance(DEVICES[0], str) else "cuda")
+def test_any_chain(device: torch.device, chain: ChainSpec) -> None:
     logits = rows_of(torch.float32, np.random.default_rng(len(chain.steps)))[:3]
     (part,) = compile_specs((chain,)).chains
     programs: list[Program | None] = [drawing(part.steps, 1.5)] * 3

@@ -9,11 +9,12 @@ from logitport import spec as s
 from logitport.adapters.core import Realizer
 
 from tests.core.test_grammars import ENDS, SIZE, THEN, left, program_of
-from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
 from logitport.adapters.core import SplitRealizer
 from logitport.adapters.core.device.context import History, LogitsLayout
+
+pytestmark = pytest.mark.device
 
 CHOICES = s.GrammarSpec(choices=("abab", "cb"))
 
@@ -56,14 +57,9 @@ class Slots:
         return [left(logits[i : i + 1].cpu()) for i in range(len(rows))]
 
 
-@outside
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
-@pytest.fixture(params=DEVICES)
-def slots(request: Any) -> Slots:
-    return Slots(device_or_skip(request.param))
+@pytest.fixture
+def slots(device: torch.device) -> Slots:
+    return Slots(device)
 
 
 def on_host(spec: Any, output: list[int]) -> set[int]:

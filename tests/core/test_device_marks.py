@@ -7,23 +7,13 @@ import pytest
 import torch
 from logitport.adapters.core import Acting, Mark, Program, Realizer
 
-from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
-
 pytest.importorskip("triton")
 from logitport.adapters.core.device.context import History, LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
+pytestmark = pytest.mark.device
+
 VOCABULARY, LONGEST, KEY = 5000, 64, (1 << 63) + 12345
-
-
-@outside
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return device_or_skip(request.param)
 
 
 def program(**fields: Any) -> Program:

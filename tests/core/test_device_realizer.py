@@ -49,12 +49,6 @@ from tests.support.requests import (
     random_logits,
     writes_and_raises,
 )
-from tests.support.triton_process import (
-    DEVICES,
-    device_or_skip,
-    outside,
-    run_in_interpreter,
-)
 
 pytest.importorskip("triton")
 from logitport.adapters.core.device import (
@@ -70,15 +64,7 @@ from logitport.adapters.core.device.realizer import DeviceRealizer
 from tests.support.device_engine import LONGEST, SLOTS, Device, Engine
 from tests.support.lives import lead
 
-
-@outside
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return device_or_skip(request.param)
+pytestmark = pytest.mark.device
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import torch
 from logitport.adapters.core.host.realizer import Realizer
 from logitport.adapters.core.loops import why_slow
 
-from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
 from tests.tools import faults
 
 
-@outside
+@pytest.mark.slow
 @pytest.mark.skipif(why_slow() is not None, reason="as Python, loops that write can fail halfway")
 def test_no_fault_reaches_the_engine_or_a_neighbour() -> None:
     figures = faults.try_out(singles=60, doubles=60, most=12)
@@ -25,7 +24,8 @@ def test_no_fault_reaches_the_engine_or_a_neighbour() -> None:
     assert counts["double ended a request"] > 20
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
+@pytest.mark.slow
+@pytest.mark.device
 def test_no_fault_with_tokens_on_the_device() -> None:
     from tests.support.device_engine import Device
 
@@ -34,12 +34,6 @@ def test_no_fault_with_tokens_on_the_device() -> None:
     counts = figures.counts
     assert counts["single survived"] == counts["double survived"] == 8
     assert counts["single ended several"] == 0
-
-
-@outside
-def test_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    run_in_interpreter(__file__)
 
 
 def left_half_placed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +79,8 @@ def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Realizer, "_rebuild", forget)
 
 
+@pytest.mark.slow
 # defect | the first script that finds it now
-@outside
 @pytest.mark.parametrize(
     ("breaks", "seed"),
     [(left_half_placed, 3), (code_run_twice, 5), (all_ended_at_once, 0), (not_rebuilt, 6)],

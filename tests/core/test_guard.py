@@ -1,7 +1,6 @@
 """A guard edits last: what it forbids does not come, whatever specs force or list."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from logitport.adapters import REALIZABLE, Backend, Policy, guard_of
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs, failing
 from logitport.adapters.core.contradictions import check_guard, may_stop
 
-from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
+from tests.support.triton_process import INTERPRETED
 from tests.tools import guards
 from tests.tools.guards import END, VOCAB, compiled
 
@@ -157,17 +156,13 @@ def test_random_requests():
     assert guards.on_host(320, 1) == 2560
 
 
-@outside
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is missing")
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
+@pytest.mark.device
 @pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
 def test_random_requests_on_a_device():
     assert guards.on_device(16, 1, steps=2) == 96
 
 
+@pytest.mark.device
 @pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
 def test_a_guard_that_fails_on_a_device_ends_a_request_that_forces_tokens():
     from logitport.adapters.core import DeviceRealizer, History, LogitsLayout

@@ -16,25 +16,16 @@ from logitport.spec import LogitsProcessorSpec
 
 from tests.support.host_driver import Host
 from tests.support.lives import lead
-from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
 from logitport.adapters.core.device import edit_kernel, pool
 from logitport.adapters.core.host import triton_editor
 
+pytestmark = pytest.mark.device
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BLOCK = edit_kernel.BLOCK_SIZE
 VOCABULARY = 2 * BLOCK + 100
-
-
-@outside
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return device_or_skip(request.param)
 
 
 class Pair:

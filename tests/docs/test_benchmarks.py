@@ -22,7 +22,7 @@ def run(module: str, *arguments: Any, **environment: str) -> subprocess.Complete
     return python("-m", module, *arguments, **environment)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_quick() -> None:
     pytest.importorskip("vllm")
     done = run("benchmarks", "--quick")
@@ -39,8 +39,8 @@ def test_says_in_one_line_what_it_needs() -> None:
     assert not done.stderr
 
 
+@pytest.mark.slow
 @without_gpu
-@pytest.mark.engine
 def test_rehearsal(tmp_path: Path) -> None:
     """All parts but those that only run what other tests run, too."""
     pytest.importorskip("triton")

@@ -25,6 +25,7 @@ def specs_of(body: Any) -> Any:
     return payload and json.loads(payload)["specs"]
 
 
+@pytest.mark.needs("fastapi")
 @pytest.mark.parametrize(
     ("key", "payload", "expected"),
     [
@@ -37,7 +38,6 @@ def specs_of(body: Any) -> Any:
     ],
 )
 def test_fastapi(key: str, payload: Any, expected: Any):
-    pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
     from examples.gateways.fastapi_app import gateway
@@ -64,6 +64,7 @@ LOST = "`vllm_xargs.logitport` was lost on the way"
 
 
 # where the receipt is | the fields of the client's payload | of which specs | the status, the error
+@pytest.mark.needs("fastapi")
 @pytest.mark.parametrize(
     ("where", "fields", "is_stripped", "status", "message"),
     [
@@ -84,7 +85,6 @@ def test_fastapi_without_a_receipt(
     message: str | None,
     caplog: pytest.LogCaptureFixture,
 ):
-    pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
     from examples.gateways.fastapi_app import gateway
@@ -112,6 +112,7 @@ def test_fastapi_without_a_receipt(
         assert message in caplog.text
 
 
+@pytest.mark.needs("litellm")
 @pytest.mark.parametrize(
     ("team", "call", "fields", "expected"),
     [
@@ -129,7 +130,6 @@ def test_fastapi_without_a_receipt(
     ],
 )
 def test_litellm(team: str | None, call: str, fields: Any, expected: Any):
-    pytest.importorskip("litellm")
     from fastapi import HTTPException
 
     from examples.gateways.litellm_hook import hook
@@ -147,6 +147,7 @@ def test_litellm(team: str | None, call: str, fields: Any, expected: Any):
     assert specs_of(made) == expected
 
 
+@pytest.mark.needs("envoy_data_plane")
 @pytest.mark.parametrize(
     ("path", "tenant", "payload", "expected"),
     [
@@ -158,7 +159,6 @@ def test_litellm(team: str | None, call: str, fields: Any, expected: Any):
     ],
 )
 def test_envoy(path: str, tenant: str | None, payload: Any, expected: Any):
-    pytest.importorskip("envoy_data_plane")
     from envoy_data_plane.envoy.config.core.v3 import HeaderMap, HeaderValue
     from envoy_data_plane.envoy.service.ext_proc import v3
     from grpclib.testing import ChannelFor

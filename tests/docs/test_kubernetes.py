@@ -1,7 +1,6 @@
 """``examples/kubernetes``: what kustomize makes is what Kubernetes takes, and alerts fire."""
 
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from tests.support.pages import blocks, text
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "examples" / "kubernetes"
-KUBECTL, PROMTOOL = shutil.which("kubectl"), shutil.which("promtool")
 PROCESSOR = "logitport.adapters.vllm:LogitportProcessor"
 MIDDLEWARE = "logitport.adapters.vllm.SpecMiddleware"
 WITH_MIDDLEWARE = {"kserve.yaml", "llm-d.yaml", "production-stack.yaml"}
@@ -32,18 +30,19 @@ def read(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
-    if KUBECTL is None:
-        pytest.skip("kubectl is missing")
-    return {each["kind"]: each for each in yaml.safe_load_all(run(KUBECTL, "kustomize", "."))}
+    return {each["kind"]: each for each in yaml.safe_load_all(run("kubectl", "kustomize", "."))}
 
 
+@pytest.mark.needs("kubectl", "kubernetes_validate")
 def test_kubernetes_takes_it(made: dict[str, Any]):
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    import kubernetes_validate
+
     assert made.keys() == {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"}
     for each in (*made.values(), read("network.yaml")):
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 
+@pytest.mark.needs("kubectl")
 def test_parts_fit_together(made: dict[str, Any]):
     pod = made["Deployment"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
@@ -63,6 +62,7 @@ def test_parts_fit_together(made: dict[str, Any]):
     assert container["image"].startswith("registry.example/vllm-logitport:")
 
 
+@pytest.mark.needs("kubectl")
 def test_replies_end_before_the_pod(made: dict[str, Any]):
     """The pod has time for the sleep, and for the replies that vLLM then waits for."""
     pod = made["Deployment"]["spec"]["template"]["spec"]
@@ -83,9 +83,8 @@ def test_options(name: str):
     assert "NUMBA_CACHE_DIR" in str(words)
 
 
+@pytest.mark.needs("kubectl")
 def test_llm_d_is_a_patch(tmp_path: Path):
-    if KUBECTL is None:
-        pytest.skip("kubectl is missing")
     patched = read("llm-d.yaml")
     base = read("deployment.yaml")
     base["metadata"]["name"] = patched["metadata"]["name"]
@@ -94,16 +93,16 @@ def test_llm_d_is_a_patch(tmp_path: Path):
     (tmp_path / "patch.yaml").write_text((FOLDER / "llm-d.yaml").read_text())
     content = {"resources": ["base.yaml"], "patches": [{"path": "patch.yaml"}]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(content))
-    (made,) = yaml.safe_load_all(run(KUBECTL, "kustomize", tmp_path))
+    (made,) = yaml.safe_load_all(run("kubectl", "kustomize", tmp_path))
     (container,) = made["spec"]["template"]["spec"]["containers"]
     assert container["args"] == patched["spec"]["template"]["spec"]["containers"][0]["args"]
     assert container["volumeMounts"]
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus")
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("command", ["check rules rules.yaml", "test rules rules_test.yaml"])
 def test_rules(command: str):
-    run(str(PROMTOOL), *shlex.split(command))
+    run("promtool", *shlex.split(command))
 
 
 def test_the_page_has_the_same_alert():

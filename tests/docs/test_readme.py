@@ -12,6 +12,7 @@ block alone, ``<!-- needs: engine -->`` that it starts an engine itself,
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,33 +66,43 @@ DOCS = (
     "surviving",
 )
 PAGES = "README.md", *(f"docs/{page}.md" for page in DOCS)
-PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
+MARKS = {"engine": pytest.mark.slow, "llama.cpp": pytest.mark.needs("llama_cpp")}
+PROGRAMS = sorted(
+    (program for page in PAGES for program in programs(text(page), page)),
+    key=lambda program: (program.page, sorted(program.needs)),
+)
 
 
 @pytest.mark.parametrize(
-    "program",
+    "alike",
     [
         pytest.param(
-            program,
-            id=" ".join([program.page, f"line {program.line}", *sorted(program.needs)]),
-            marks=[pytest.mark.engine] if program.needs & ENGINES else [],
+            [*alike],
+            id=" ".join([page, *needs]),
+            marks=[mark for need, mark in MARKS.items() if need in needs],
         )
-        for program in PROGRAMS
+        for (page, needs), alike in groupby(
+            PROGRAMS, lambda program: (program.page, sorted(program.needs))
+        )
     ],
 )
-def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path):
-    source = program.source
-    if "tokenizer" in program.needs:
-        source = source.replace(THINKING_MODEL, str(request.getfixturevalue("thinking_model")))
-    if program.needs & ENGINES:
-        source = source.replace(MODEL, str(request.getfixturevalue("model")))
-    if "server" in program.needs:
-        source = source.replace(SERVER_URL, request.getfixturevalue("server_url"))
-    if "llama.cpp" in program.needs:
-        pytest.importorskip("llama_cpp")
-        assert GGUF in source
-        source = source.replace(GGUF, str(gguf()))
-    failure = run(replace(program, source=source), tmp_path)
+def test_python(alike: list[Program], request: pytest.FixtureRequest, tmp_path: Path):
+    """Programs of a page that need the same share a process, which imports an engine once."""
+
+    def completed(program: Program) -> Program:
+        source = program.source
+        if "tokenizer" in program.needs:
+            source = source.replace(THINKING_MODEL, str(request.getfixturevalue("thinking_model")))
+        if program.needs & ENGINES:
+            source = source.replace(MODEL, str(request.getfixturevalue("model")))
+        if "server" in program.needs:
+            source = source.replace(SERVER_URL, request.getfixturevalue("server_url"))
+        if "llama.cpp" in program.needs:
+            assert GGUF in source
+            source = source.replace(GGUF, str(gguf()))
+        return replace(program, source=source)
+
+    failure = run([*map(completed, alike)], tmp_path)
     assert not failure, failure
 
 
@@ -223,7 +234,7 @@ class TestTheTest:
         assert (second.line, second.needs) == (21, {"server"})
         assert (third.line, third.needs) == (32, set())
         assert (fourth.line, fourth.needs) == (38, {"server"})
-        assert [run(each, tmp_path) for each in (first, second, third, fourth)] == [""] * 4
+        assert [run([each], tmp_path) for each in (first, second, third, fourth)] == [""] * 4
 
     @pytest.mark.parametrize(
         ("true", "false", "found"),
@@ -238,7 +249,7 @@ class TestTheTest:
         ],
     )
     def test_red(self, true: str, false: str, found: str, tmp_path: Path):
-        failures = [run(p, tmp_path) for p in programs(SAMPLE.replace(true, false))]
+        failures = [run([p], tmp_path) for p in programs(SAMPLE.replace(true, false))]
         assert sum(map(bool, failures)) == 1
         assert found in "".join(failures)
 

@@ -24,8 +24,10 @@ from typer.testing import CliRunner
 from examples import replay_page
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMIUM = shutil.which("chromium")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -61,8 +63,8 @@ FOUND = {
 }
 """What people type into the search, and what comes first."""
 
-needs_mkdocs = pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` has not been called")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+needs_mkdocs = pytest.mark.needs(".venv-docs/bin/mkdocs")  # `make docs` brings it
+needs_chromium = pytest.mark.needs("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_version_repository_and_card(site: Path):
 
 
 @needs_mkdocs
-@pytest.mark.skipif(NODE is None, reason="there is no node")
+@pytest.mark.needs("node")
 def test_search(site: Path):
     (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
     index = site / "search" / "search_index.json"

@@ -1,7 +1,7 @@
 """The code in the pages, and programs made of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -108,11 +108,13 @@ def checked(line: str) -> str:
     )
 
 
-def run(program: Program, folder: Path) -> str:
-    """Run it and return what was wrong: nothing, or a traceback."""
-    script = folder / "README.py"
-    script.write_text(program.source, encoding="utf-8")
-    result = python(script, cwd=folder, **ENV)
+def run(programs: Sequence[Program], folder: Path) -> str:
+    """Run each by itself in one process, and return what was wrong: nothing, or a traceback."""
+    scripts = [folder / f"line_{program.line}.py" for program in programs]
+    for script, program in zip(scripts, programs, strict=True):
+        script.write_text(program.source, encoding="utf-8")
+    each = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
+    result = python("-c", each, *scripts, cwd=folder, **ENV)
     return (result.stderr or f"exit status {result.returncode}") if result.returncode else ""
 
 

@@ -62,7 +62,15 @@ def result(environment: Path, runner: str, version: str) -> str:
     left_out = LEFT_OUT if has_drafts else LEFT_OUT | DRAFTS
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [environment / "bin" / "python", "-m", "pytest", "-q", f"--runner={runner}"]
+        command = [
+            environment / "bin" / "python",
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "",
+            f"--runner={runner}",
+        ]
         command += [f"--junitxml={report}", "-k", f"not ({' or '.join(left_out)})"]
         command += [f"tests/adapters/vllm/test_{name}.py" for name in TESTS]
         done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)

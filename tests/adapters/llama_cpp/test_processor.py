@@ -26,8 +26,6 @@ from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS
 
-pytestmark = pytest.mark.engine
-
 VOCABULARY = 49152
 PARIS = "The capital of France is"
 

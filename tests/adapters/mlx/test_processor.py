@@ -30,8 +30,6 @@ from tests.support.grammars import LONGEST, answer_of, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
-pytestmark = pytest.mark.engine
-
 
 def of_chance(seed: int, dtype: str = "float32") -> Model:
     """A model of chance, as MLX runs it."""

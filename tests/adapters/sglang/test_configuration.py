@@ -14,8 +14,6 @@ from tests.adapters import configured
 
 from .in_process import engine, request
 
-pytestmark = pytest.mark.engine
-
 
 def test_configuration(model: Path, tmp_path: Path):
     file = tmp_path / "bot.json"

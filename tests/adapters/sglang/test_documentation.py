@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from examples._support.sglang_server import OPTIONS
 from tests.support.pages import MODEL, Program, programs, run
 from tests.support.paths import ROOT
-
-pytestmark = pytest.mark.engine
 
 (PROGRAM,) = programs((ROOT / "docs" / "sglang.md").read_text(encoding="utf-8"))
 

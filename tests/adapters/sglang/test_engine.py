@@ -19,8 +19,6 @@ from tests.support.tiny_model import EOS
 
 from .in_process import PROMPTS, engine, generate, outputs, request
 
-pytestmark = pytest.mark.engine
-
 VOCABULARY = 512
 FORCED = lp.ForcedTokenSequenceSpec((10, 11, 12), EOS)
 

@@ -21,7 +21,7 @@ from tests.adapters.marked import (
 
 from .in_process import engine
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 BAN = lp.BannedTokensSpec((5,))
 

@@ -9,7 +9,7 @@ from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec
 
 from .in_process import engine, generate, outputs
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 def test_only_what_needs_no_tokens_is_let_in(

@@ -10,7 +10,7 @@ import pytest
 from examples._support.sglang_server import SglangServer
 from tests.adapters import reloaded
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 def test_a_change_under_load(model: Path, tokenizer: Any, tmp_path: Path):

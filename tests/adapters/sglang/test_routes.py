@@ -16,8 +16,6 @@ from tests.adapters.routes import BAD, BEYOND, TOOLS, Json, Route, RouteTests, c
 from tests.support.grammars import LONGEST, SCHEMA, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 
-pytestmark = pytest.mark.engine
-
 PROMPT = "The capital of France is"
 TEXT = " treasure"
 OLLAMA = {"options": {"num_predict": 6, "temperature": 0}}

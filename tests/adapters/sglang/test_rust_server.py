@@ -17,9 +17,9 @@ from tests.adapters.routes import BAD, Json, chat, completions
 
 from .test_routes import TEXT, extra, generate
 
-pytest.importorskip("sglang.srt.rust_extensions._server")
+pytestmark = pytest.mark.slow
 
-pytestmark = pytest.mark.engine
+pytest.importorskip("sglang.srt.rust_extensions._server")
 
 
 @pytest.fixture(scope="module")

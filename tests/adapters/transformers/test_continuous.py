@@ -21,8 +21,6 @@ from transformers.generation.continuous_batching.requests import RequestState
 from tests.adapters.suite import TinySuite
 from tests.support.tiny_model import EOS, tiny_model
 
-pytestmark = pytest.mark.engine
-
 SMALL = {"num_blocks": 32, "page_size": 32, "max_batch_tokens": 64}
 PLAIN = {"use_cuda_graph": False, "use_async_batching": False}
 

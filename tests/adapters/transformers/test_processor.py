@@ -29,8 +29,6 @@ from tests.support.grammars import ANSWER, LONGEST, SCHEMA, answer_of, thinking
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
-pytestmark = pytest.mark.engine
-
 VOCABULARY = 512
 PROMPTS = [[5, 11, 3], [40, 21], [9, 30, 7, 8, 12]]
 TEXT = (504, 105, 17, 56)

@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -111,6 +111,29 @@ class Engine:
         return sum(len(processor._realizer) for processor in self.processors)
 
 
+class Shared:
+    """The engine that modules share at the moment. It ends when another one starts: two are large.
+
+    The names are those of fixtures in ``conftest.py``, and of ``SHARED`` in ``tests/conftest.py``.
+    """
+
+    def __init__(self) -> None:
+        self._name, self._engine, self._stack = "", None, ExitStack()
+
+    def get(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> Engine:
+        if name != self._name:
+            self._engine, self._name = self._stack.enter_context(start()), name
+        assert self._engine is not None
+        return self._engine
+
+    def close(self) -> None:
+        self._name, self._engine = "", None
+        self._stack.close()
+
+
+SHARED = Shared()
+
+
 def lookup(drafts: int, longest: int = 3, **more: Any) -> dict[str, Any]:
     """A speculative config: so many drafts at each step, looked up in prompt and output."""
     lengths = {"prompt_lookup_max": longest, "prompt_lookup_min": 1}
@@ -130,6 +153,7 @@ def engine(model: Path, *, runner: str | None = None, **arguments: Any) -> Itera
 
     Its runner is ``v1`` or ``v2``, by default the one that pytest was asked for.
     """
+    SHARED.close()
     from vllm import envs
     from vllm.v1.sample import logits_processor as v1
 

@@ -20,8 +20,6 @@ from starlette.testclient import TestClient
 from .in_process import params
 from .stand_ins import configuration
 
-pytestmark = pytest.mark.engine
-
 MARK = {"kv_transfer_params": {"do_remote_decode": True}}
 
 

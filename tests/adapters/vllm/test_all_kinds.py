@@ -1,7 +1,5 @@
 """One batch of all kinds on the real engine, and what is refused before it gets there."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -10,28 +8,25 @@ from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 
 from . import mixed_batch
-from .asynchronous import asynchronous
-from .in_process import FLAG, Engine, engine, params, refused
-
-pytestmark = pytest.mark.engine
+from .in_process import Engine, params, refused
 
 
-@pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with mixed_batch.plugins_installed(tmp_path_factory.mktemp("site")):
-        yield
+@pytest.fixture
+def running(mixed: Engine) -> Engine:
+    return mixed
 
 
-@pytest.fixture(scope="module")
-def running(model: Path, runner: str) -> Iterator[Engine]:
-    """Scheduled as on a GPU; those of other tests are as on a CPU."""
-    start = asynchronous if runner == "v1" else engine
-    with start(model, logits_processors=FLAG, **mixed_batch.ARGUMENTS) as running:
-        yield running
-
-
+@pytest.mark.only("v1", reason="under V2, in two parts")
 def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture):
     mixed_batch.check(running, tokenizer, caplog)
+
+
+@pytest.mark.only("v2", reason="under V1, all at once")
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_second_kind(
+    running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture, first: int
+):
+    mixed_batch.check(running, tokenizer, caplog, every=slice(first, None, 2))
 
 
 def test_texts_at_the_end(running: Engine, tokenizer: Any):

@@ -22,7 +22,7 @@ from .in_process import FLAG, Engine, params, refused
 from .mixed_batch import Case
 from .stand_ins import configuration
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
+pytestmark = pytest.mark.only("v1", reason="about the V1 runner")
 
 STORY = "Once upon a time, there was"
 
@@ -54,12 +54,14 @@ def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         yield running
 
 
+@pytest.mark.slow
 def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture):
     """Exact, or ended with a reason where vLLM does not show what the kind has to know."""
     mixed_batch.check(running, tokenizer, caplog, unseen=kind_that_needs_contents)
     assert "turn asynchronous scheduling off. It is ended" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, tokenizer: Any):
     free = tokenizer.encode(" three four five")
     for name, case in mixed_batch.cases(free, tokenizer).items():
@@ -102,6 +104,7 @@ def test_which_engines_tell_what_is_sampled(
             LogitportProcessor(config, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_neighbours_with_penalties_come_and_go(running: Engine, tokenizer: Any):
     """For these, vLLM fills in the ids of the whole batch, and drops placeholders on the way."""
     text = "Request {}: " + "so it goes, and on, and on, " * 3 + "until the end."

@@ -24,13 +24,10 @@ from tests.adapters.configured import (
 
 from .in_process import engine, params, refused
 
-pytestmark = pytest.mark.engine
-
 GUARDED, NO_BEAMS = "the server's guard[0]", "no beam search"
 ONE_RUNNER = pytest.mark.only("v1", reason="both runners have the same front end")
 
 
-@pytest.mark.only("v2", reason="the server of the test below has the V1 runner")
 def test_what_acts(model: Path, runner: str):
     with engine(model, additional_config={"logitport": CONFIGURATION}) as running:
         prompts = ["The capital of Italy is"] * len(ACTS)
@@ -47,6 +44,7 @@ def test_what_acts(model: Path, runner: str):
                 assert SEEN.strip() not in output.text
 
 
+@pytest.mark.slow
 @ONE_RUNNER
 def test_the_models_tags(model: Path, runner: str):
     """The operator states what no tokenizer tells: this model does not think."""
@@ -79,6 +77,7 @@ def test_a_wrong_file_stops_the_start(
         assert problem in str(raised.value)
 
 
+@pytest.mark.slow
 @ONE_RUNNER
 def test_over_http(model: Path, runner: str, tmp_path: Path):
     """The front end and the engine are processes of their own, which read the same file."""

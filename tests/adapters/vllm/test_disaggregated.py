@@ -19,7 +19,7 @@ from tests.support.doctor import findings
 from .in_process import FLAG, engine, params
 
 pytestmark = [
-    pytest.mark.engine,
+    pytest.mark.slow,
     pytest.mark.only("v1", reason="test_stages.py hands a prompt over under V2, too"),
 ]
 

@@ -23,7 +23,7 @@ from .in_process import params
 from .stand_ins import configuration
 from .test_guard import words
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="no runner is involved")]
+pytestmark = pytest.mark.only("v1", reason="no runner is involved")
 
 GUARD = {"guard": [{"kind": "banned_tokens", "token_ids": [40]}]}
 DEFAULT = {"default": [{"kind": "forced_sequence", "token_ids": [50]}]}

@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import ROOT
 
 pytestmark = [
-    pytest.mark.engine,
+    pytest.mark.slow,
     pytest.mark.only("v1", reason="an example leaves the choice to vLLM"),
 ]
 

@@ -13,7 +13,6 @@ from logitport.adapters.reference import obeys
 from .in_process import FLAG, lookup, params
 
 pytestmark = [
-    pytest.mark.engine,
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]

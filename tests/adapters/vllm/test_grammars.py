@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,25 +10,22 @@ from logitport.spec import GrammarSpec, Phase, PhasesSpec
 
 from tests.support.grammars import ANSWER, LONGEST, SCHEMA, answer_of, thinking
 
-from .in_process import Engine, engine, lookup, params
-
-pytestmark = pytest.mark.engine
+from .in_process import Engine, params
 
 PROMPT = "Describe a person as JSON, with a name, an age and some tags: "
 
 
-@pytest.fixture(scope="module")
-def running(model: Path, runner: str) -> Iterator[Engine]:
-    drafts = {"speculative_config": lookup(3)} if runner == "v2" else {}
-    with engine(model, runner=runner, **drafts) as running:
-        yield running
+@pytest.fixture
+def running(drafting: Engine) -> Engine:
+    return drafting
 
 
 def test_replies_think_and_then_answer(running: Engine, runner: str, tokenizer: Any):
-    replies = 100 if runner == "v1" else 12  # whose kernels are interpreted
+    replies = 20 if runner == "v1" else 12  # whose kernels are interpreted
     start, end, last = map(tokenizer.encode, ("<think>", "</think>", " Done."))
     spec = thinking(start, end, last, tokenizer.eos_token_id)
-    asked = [params(spec, max_tokens=LONGEST, temperature=1.0, seed=i) for i in range(replies)]
+    # No seeds: on a CPU, vLLM's generators do not go with prompts in chunks.
+    asked = [params(spec, max_tokens=LONGEST, temperature=1.0)] * replies
     prompt = {"prompt_token_ids": [*tokenizer.encode(PROMPT), *start]}
     outputs = running.generate([prompt] * replies, asked)
     how = tokenizer.decode, end, last, tokenizer.eos_token_id

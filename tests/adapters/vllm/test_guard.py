@@ -20,7 +20,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from .in_process import params
 from .stand_ins import configuration
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="no runner is involved")]
+pytestmark = pytest.mark.only("v1", reason="no runner is involved")
 
 BAN, FORCE, BIAS = lp.BannedTokensSpec((5,)), lp.ForcedTokenSequenceSpec((7,)), {8: 1.0}
 GUARD = Policy(guard=(BAN, lp.BannedSequencesSpec(((6, 6),))))

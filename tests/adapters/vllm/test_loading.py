@@ -23,8 +23,6 @@ from examples._support.smollm2 import prepare
 from .in_process import FLAG, engine, params, v2_takes_processors
 from .stand_ins import configuration
 
-pytestmark = pytest.mark.engine
-
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Event:
@@ -145,6 +143,7 @@ def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
     assert model.skip_tokenizer_init is is_skipped
 
 
+@pytest.mark.slow
 @pytest.mark.only("v2", reason="the V1 runner's profile run asks no processors")
 def test_default_specs_in_a_profile_run(
     model: Path, tokenizer: Any, runner: str, monkeypatch: pytest.MonkeyPatch

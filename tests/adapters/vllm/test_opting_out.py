@@ -12,7 +12,7 @@ from examples._support.vllm_server import LOGITPORT, VllmServer
 from tests.adapters.marked import CONFIGURATION, KEY, p_values, prompts
 from tests.adapters.routes import Json, texts_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="the front end is the same")]
+pytestmark = [pytest.mark.slow, pytest.mark.only("v1", reason="the front end is the same")]
 
 PROMPT = prompts(1)[0]
 MESSAGES = [{"role": "user", "content": "Tell a long story about a lighthouse and its keeper."}]

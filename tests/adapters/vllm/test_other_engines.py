@@ -8,9 +8,9 @@ from logitport import spec as lp
 from logitport.adapters.vllm import attach
 
 from . import mixed_batch
-from .in_process import FLAG, engine, lookup, params, refused
+from .in_process import FLAG, Engine, engine, lookup, params, refused
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 PROMPT = "The capital of France is"
 
@@ -51,12 +51,7 @@ def test_drafts_that_are_kept_whatever_the_logits(model: Path, runner: str):
 
 @pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
 def test_all_kinds_beside_drafts(
-    model: Path, runner: str, tokenizer: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    drafting: Engine, runner: str, tokenizer: Any, caplog: pytest.LogCaptureFixture
 ):
-    arguments = mixed_batch.ARGUMENTS | {"speculative_config": lookup(3)}
-    with (
-        mixed_batch.plugins_installed(tmp_path),
-        engine(model, logits_processors=FLAG, **arguments) as running,
-    ):
-        mixed_batch.check(running, tokenizer, caplog, drafts=3)
-        mixed_batch.check_texts_at_the_end(running, tokenizer)
+    mixed_batch.check(drafting, tokenizer, caplog, drafts=3)
+    mixed_batch.check_texts_at_the_end(drafting, tokenizer)

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -14,9 +13,7 @@ from logitport.adapters.vllm import attach
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from .in_process import Engine, engine, params, refused
-
-pytestmark = pytest.mark.engine
+from .in_process import Engine, params, refused
 
 PROMPT = "The capital of France is"
 SCHEMA = {
@@ -58,12 +55,9 @@ GRAMMARS: list[tuple[lp.GrammarSpec, Callable[[str], Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def running(model: Path) -> Iterator[Engine]:
-    # A greedy model may never end a document in which any white space is allowed.
-    backend = {"backend": "xgrammar", "disable_any_whitespace": True}
-    with engine(model, enable_prompt_embeds=True, structured_outputs_config=backend) as running:
-        yield running
+@pytest.fixture
+def running(embedding: Engine) -> Engine:
+    return embedding
 
 
 def test_grammars(running: Engine):

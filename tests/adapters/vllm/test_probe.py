@@ -14,7 +14,7 @@ from examples._support.vllm_server import VllmServer
 from tests.support.doctor import findings
 
 pytestmark = [
-    pytest.mark.engine,
+    pytest.mark.slow,
     pytest.mark.only("v1", reason="the front end answers, whatever the runner"),
 ]
 

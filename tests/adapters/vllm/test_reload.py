@@ -41,8 +41,6 @@ from .in_process import params
 from .stand_ins import configuration as engine_config
 from .test_guard import AGGREGATED, DECODES_ELSEWHERE, EITHER, words
 
-pytestmark = [pytest.mark.engine]
-
 ONE_RUNNER = pytest.mark.only("v1", reason="no runner is involved")
 
 
@@ -237,6 +235,7 @@ def test_the_middleware_and_the_engine_see_one_policy(start: Any):
     assert first[KEY]["policy"] != second[KEY]["policy"] == shown
 
 
+@pytest.mark.slow
 def test_a_change_under_load(
     model: Path, runner: str, tmp_path: Path, server_environment: dict[str, str]
 ):

@@ -20,8 +20,6 @@ from vllm.sampling_params import StructuredOutputsParams
 from .in_process import params
 from .stand_ins import configuration
 
-pytestmark = pytest.mark.engine
-
 END = 3
 NEWS, ALL = Mark("news", 42), Mark("all", 42, reads_prompt=True)
 POLICY = Policy(profiles={"news": NEWS, "all": ALL})

@@ -29,7 +29,7 @@ from tests.adapters.routes import (
 )
 from tests.support.paths import ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="the front end is the same")]
+pytestmark = pytest.mark.only("v1", reason="the front end is the same")
 
 
 def extra(payload: Any) -> Json:
@@ -178,6 +178,7 @@ class TestRoutes(RouteTests):
             assert len(choice["logprobs"]["token_logprobs"]) == len(choice["token_ids"])
             assert choice["finish_reason"] == "stop"
 
+    @pytest.mark.slow
     def test_a_file_of_requests(self, model: Path, spec: Any, tokenizer: Any, tmp_path: Path):
         """``run-batch`` has no HTTP server: what is wrong is in the line of the answer."""
         extras = {"good": extra(encode(spec)), "bad": extra(BAD), "none": {}}

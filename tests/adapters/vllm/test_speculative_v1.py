@@ -14,7 +14,7 @@ from logitport.adapters.vllm.admission import Admitting
 from .in_process import Engine, engine, lookup, params, refused
 from .stand_ins import configuration
 
-pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
+pytestmark = pytest.mark.only("v1", reason="about the V1 runner")
 
 PROMPT = "one two three one two three one two three one two"
 SPECULATIVE = {"speculative_config": lookup(3)}
@@ -38,6 +38,7 @@ def running(model: Path) -> Iterator[Engine]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [lp.ForcedTokenSequenceSpec((5, 6, 7)), lp.PythonProcessorSpec(lambda: print)],

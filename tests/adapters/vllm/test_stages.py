@@ -13,8 +13,6 @@ from logitport.adapters.vllm.engine_config import role_of
 
 from .in_process import FLAG, Engine, engine, params, refused
 
-pytestmark = pytest.mark.engine
-
 PROMPT = "The sea is wide and deep, and " * 12 + "the boat is"
 
 AGG, PREFILL, DECODE = lp.Stage.AGGREGATED, lp.Stage.PREFILL, lp.Stage.DECODE
@@ -108,6 +106,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "does", [pytest.param(does, marks=[ONLY_V2] * (does == "decode")) for does in ACTS]
 )

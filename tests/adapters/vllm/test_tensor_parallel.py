@@ -20,7 +20,7 @@ from tests.support.tiny_model import tiny_model
 
 from .in_process import FLAG, engine, params
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 PROMPT = "Once upon a time, there was a"
 LENGTH = 12  # tokens of an output
