@@ -7,6 +7,7 @@ lines of the output name what is lacking.
 """
 
 import os
+import re
 import shutil
 from functools import cache
 from importlib.util import find_spec
@@ -56,7 +57,7 @@ ENGINES = "tests/adapters/vllm/", "tests/docs/test_benchmarks.py", "tests/docs/t
 """Where vLLM is started."""
 
 SHARED = "mixed", "drafting", "embedding", "tiny"
-"""Fixtures of engines that several modules share: one process runs all of those tests."""
+"""Fixtures of engines that several files share: one process runs all tests of those files."""
 
 NEEDED = (
     *("nvidia-smi", "node", "kubectl", "promtool", "chromium"),
@@ -134,21 +135,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if not says_something(item)])
     # What takes long comes first, so that no process is left with it at the end.
     items[:] = sorted(
-        filter(says_something, items), key=lambda item: (_is_short(item), _engine_of(item, runner))
+        filter(says_something, items),
+        key=lambda item: (
+            not item.nodeid.startswith((*ENGINES, "tests/core/test_interpreter.py")),
+            _engine_of(item.nodeid.partition("::")[0], runner),
+        ),
     )
-    for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
-        if engine := _engine_of(item, runner):
-            item._nodeid += f"@{engine}"  # as ``loadgroup`` does; it is all that the scheduler sees
 
 
-def _engine_of(item: pytest.Item, runner: str) -> str:
-    names = getattr(item, "fixturenames", ())
-    name = next((name for name in SHARED if name in names), "")
+@cache
+def _engine_of(file: str, runner: str) -> str:
+    """The shared engine that the tests of a file ask for, or nothing."""
+    asked = re.search(rf"\b({'|'.join(SHARED)}): Engine\b", (ROOT / file).read_text("utf-8"))
+    name = asked[1] if asked else ""
     return "mixed" if runner == "v1" and name == "drafting" else name  # V1 has no drafts
-
-
-def _is_short(item: pytest.Item) -> bool:
-    return not item.nodeid.startswith((*ENGINES, "tests/core/test_interpreter.py"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -164,9 +164,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if HAS_GPU and nodeid.startswith(ENGINES):
                 return "engines"
-            file, _, test = nodeid.partition("::")
-            engine = test.rpartition("@")[2]
-            return engine if engine in SHARED else file
+            file = nodeid.partition("::")[0]
+            return _engine_of(file, config.getoption("--runner")) or file
 
     return ByFile(config, log)
 

@@ -455,6 +455,7 @@ def test_lives_with_chains(seed: int):
     lead(Chained, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(why_slow() is not None, reason="as Python, loops that write can fail halfway")
 def test_no_fault_leaves_a_row_half_shaped():
     figures = faults.try_out(singles=40, doubles=40, most=10, make=Chained)

@@ -79,8 +79,8 @@ def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Realizer, "_rebuild", forget)
 
 
-@pytest.mark.slow
 # defect | the first script that finds it now
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "seed"),
     [(left_half_placed, 3), (code_run_twice, 5), (all_ended_at_once, 0), (not_rebuilt, 6)],

@@ -152,6 +152,7 @@ def test_a_guard_that_fails_counts():
     assert logits.argmax(1).tolist() == [END, END]
 
 
+@pytest.mark.slow
 def test_random_requests():
     assert guards.on_host(320, 1) == 2560
 

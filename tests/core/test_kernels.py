@@ -52,10 +52,11 @@ LARGE = "chains", "marks"
 @pytest.mark.parametrize(
     ("target", "name", "dtype", "ones"),
     [
-        (target, name, dtype, ones)
+        pytest.param(target, name, dtype, ones, marks=[] if is_first else pytest.mark.slow)
         for target in TARGETS
         for name, dtype, ones in CASES
         if target == TARGETS[0] or name not in LARGE or (dtype == "fp32" and not ones)
+        for is_first in [target == TARGETS[0] and dtype == "fp32" and not ones]
     ],
 )
 def test_compiles(target: tuple[str, Any, int], name: str, dtype: str, ones: bool) -> None:

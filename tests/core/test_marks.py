@@ -407,6 +407,7 @@ def test_lives_with_marks(seed: int):
     lead(Marked, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(why_slow() is not None, reason="as Python, loops that write can fail halfway")
 def test_no_fault_leaves_a_text_unmarked():
     figures = faults.try_out(singles=40, doubles=40, most=10, make=Marked)

@@ -55,11 +55,13 @@ def p_values(name: str, found: list[Detection]) -> list[float]:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_random_texts(name: str):
     assert max(kolmogorov_smirnov(p_values(name, random_texts(name)))) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
 def test_texts_that_repeat_themselves(name: str):
     """Equal contexts are no new evidence: p-values are not too small."""
@@ -71,6 +73,7 @@ def test_texts_that_repeat_themselves(name: str):
     assert np.mean([bool(each.findings[0].spans) for each in found]) <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 7])
 def test_long_texts_of_synthid(seed: int):
     """The bits of a table are not balanced, and its places come again."""
@@ -87,6 +90,7 @@ def test_keys_of_synthid_with_the_same_bits():
     assert max(kolmogorov_smirnov(p_values)) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_spans_of_unmarked_texts_are_rare(name: str):
     assert np.mean([bool(each.findings[0].spans) for each in random_texts(name)]) <= 0.01
@@ -104,6 +108,7 @@ def with_passages(name: str, starts: list[int], seed: int) -> tuple[list[int], l
     return text + rest[last:], ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
 def test_marked_passages_are_found(name: str):
     """Each by itself, and most ends within 10 tokens; chance moves one in ten beyond 25."""
@@ -118,6 +123,7 @@ def test_marked_passages_are_found(name: str):
     assert np.mean([each <= 25 for each in off]) >= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_ends_of_a_span(name: str):
     """They are indices of the text, also if its first tokens have no score."""
