@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from examples._support import v2_on_cpu
-from tests.support.drawn import is_drawn
+from tests.support.share import is_drawn
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:

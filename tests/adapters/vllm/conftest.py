@@ -19,8 +19,9 @@ from .in_process import FLAG, SHARED, Engine, engine, lookup, v2_takes_processor
 from .small_vocabulary import with_small_vocabulary
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    """Close the shared engine before tests elsewhere, which would see its plugins."""
     yield
     SHARED.close()
 
