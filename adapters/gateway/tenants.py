@@ -204,9 +204,15 @@ def unread(body: bytes, tenant: Tenant | None) -> Checked:
 
 
 def _in_header(wanted: bytes, scope: Scope) -> str | None:
-    """Return the value of a header; ``None`` if it is missing, or there twice."""
+    """Return the value of a header; ``None`` if it is missing.
+
+    Raises:
+        SpecError: if it is there twice: the client may have sent one of them.
+    """
     values = [value for name, value in scope["headers"] if name.lower() == wanted]
-    return values[0].decode("latin-1") if len(values) == 1 else None
+    if len(values) > 1:
+        raise SpecError(f"Expected the header {wanted.decode('latin-1')} once: it names the tenant")
+    return values[0].decode("latin-1") if values else None
 
 
 def _holder(fields: Fields, place: str, *, is_made: bool = False) -> Fields:
