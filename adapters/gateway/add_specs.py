@@ -58,7 +58,10 @@ def add_specs(
             read, for a body of another route, and for a field of the body that a native kind would
             set to another value. A path names a client's spec by its index, and no added one.
     """
-    fields: Fields = deepcopy(dict(body))
+    try:
+        fields: Fields = deepcopy(dict(body))
+    except RecursionError:
+        raise SpecError("Expected a body that is not nested so deeply") from None
     for name, kinds in _OF_OTHERS.items():
         if name in fields and isinstance(fields[name], kinds):
             what = "Expected the body of a chat or completion, got that of an engine's own route"

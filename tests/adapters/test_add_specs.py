@@ -1,6 +1,7 @@
 """Specs that a gateway adds to a client's."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -105,3 +106,18 @@ def test_refused(body: Any, specs: Any, message: str, where: str):
         add_specs(body, "vllm", specs)
     assert message in error.value.message
     assert where in str(error.value.path)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["%s", '{"vllm_xargs": {"logitport": [%s]}}', '{"response_format": {"schema": %s}}'],
+)
+def test_a_body_that_is_nested_deeply(place: str):
+    """As deep as Python's parser takes it."""
+    for depth in range(100, 1000, 100):
+        body = {"a": json.loads(place % ("[" * depth + "]" * depth))}
+        body = body["a"] if isinstance(body["a"], dict) else body
+        with suppress(s.SpecError):
+            assert add_specs(body, "vllm", BAN)["vllm_xargs"]
+    with pytest.raises(s.SpecError):
+        add_specs(body, "vllm", BAN)
