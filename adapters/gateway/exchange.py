@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...spec import SpecError
+from ...spec.limits import MAX_BODY_BYTES
+from .json_body import Parts
 from .key import KEY
 from .receipt import Message, Receipt, Send, Stamp
 
@@ -24,6 +26,12 @@ def path_of(scope: Scope) -> str:
         '/v1/chat/completions'
     """
     return normpath(scope["path"])
+
+
+def may_be_json(scope: Scope) -> bool:
+    """Whether a body can be JSON by its content type, if it has one."""
+    types = [value for name, value in scope["headers"] if name.lower() == b"content-type"]
+    return not types or any(b"json" in each.lower() for each in types)
 
 
 class Checked(NamedTuple):
@@ -50,40 +58,48 @@ class RefusedError(Exception):
 class Exchange:
     """One request: the body is read and checked once, and a refusal replaces the answer.
 
+    No more of a body than the limit for bodies with specs is kept: a larger one goes on in parts.
+
     Args:
-        check: checks a body.
+        check: checks a body, or a part of it with what it needs of the parts before.
         error: makes the body of a refusal of its message and status.
         scope: the ASGI scope of the request.
         receive_next: the server's ``receive``.
         send_on: the server's ``send``.
+        is_json: whether the body can be JSON; else nothing of it is read.
         find_receipt: finds a receipt for a request without specs, once the engine has admitted it.
     """
 
-    check: Callable[[bytes], Awaitable[Checked]]
+    check: Callable[[bytes, Parts | None], Awaitable[Checked]]
     error: Callable[[str, int], dict[str, Any]]
     scope: Scope
     receive_next: Receive
     send_on: Send
+    is_json: bool = True
     find_receipt: Callable[[], Receipt | None] | None = None
     is_read: bool = False
+    parts: Parts | None = None
     is_answered: bool = False
     refusal: SpecError | None = None
     stamp: Stamp | None = None
 
     async def receive(self) -> Message:
-        """Return the checked body as one message, then the server's other messages."""
+        """Return the checked body, as one message up to the limit, then the server's messages."""
         if self.is_read:
             return await self.receive_next()
-        chunks, is_more = bytearray(), True
-        while is_more:
+        kept, is_more = bytearray(), self.is_json
+        while is_more and len(kept) <= MAX_BODY_BYTES:
             message = await self.receive_next()
             if message["type"] != "http.request":  # the client is gone
                 return message
-            chunks += message.get("body", b"")
+            kept += message.get("body", b"")
             is_more = message.get("more_body", False)
-        self.is_read, body = True, bytes(chunks)
+        self.is_read, body = not is_more, bytes(kept)
+        del kept
+        if is_more and self.parts is None:
+            self.parts = Parts()
         try:
-            checked = await self.check(body)
+            checked = await self.check(body, self.parts)
         except SpecError as error:
             self.refusal = error
             raise RefusedError from error
@@ -92,7 +108,9 @@ class Exchange:
             self.stamp = Stamp(find, self.send_on)
         if checked.body is not body:
             self._set_length(len(checked.body))
-        return {"type": "http.request", "body": checked.body, "more_body": False}
+        if not self.is_json:
+            return await self.receive_next()
+        return {"type": "http.request", "body": checked.body, "more_body": is_more}
 
     def _set_length(self, length: int) -> None:
         """Correct the header, in place: the application may have copied the scope."""

@@ -7,6 +7,7 @@ What that parser refuses, a server refuses as well.
 
 import json
 import re
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from functools import lru_cache
@@ -50,11 +51,25 @@ _CANDIDATE = re.compile(
 may be the beginning of the next, as a string of a message ends like one begins."""
 
 
-def text_of(body: bytes) -> str | None:
-    """Decode a body as Python's JSON parser does; return ``None`` if it is no text."""
-    with suppress(UnicodeDecodeError):
-        return body.decode(json.detect_encoding(body), "surrogatepass")
-    return None
+class Parts:
+    """The text of a body, which may come in parts: a name may begin in one and end in the next."""
+
+    def __init__(self) -> None:
+        self._decoder: IncrementalDecoder | None = None
+        self._end = ""
+
+    def text_of(self, part: bytes) -> str | None:
+        """Decode a part as Python's JSON parser does; return ``None`` if it is no text.
+
+        The end of the part before comes first, without the white space that may follow a name.
+        """
+        if self._decoder is None:
+            self._decoder = getincrementaldecoder(json.detect_encoding(part))("surrogatepass")
+        text: str | None = None
+        with suppress(UnicodeDecodeError):
+            text = self._end + self._decoder.decode(part)
+            self._end = text.rstrip(" \t\r\n")[-_LONGEST:]
+        return text
 
 
 def keys_in(text: str, names: frozenset[str]) -> frozenset[str] | None:

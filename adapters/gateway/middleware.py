@@ -20,9 +20,9 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on, setting
 from ..metrics import begin, count, show_policy
 from ..policy import Policy
 from ..reload import one_policy, reload_of
-from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer, path_of
+from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer, may_be_json, path_of
 from .field_rules import check_beams, names_of, set_budget
-from .json_body import CONTAINERS, Fields, containers, encode, join, keys_in, parse, text_of
+from .json_body import CONTAINERS, Fields, Parts, containers, encode, join, keys_in, parse
 from .key import KEY, check_bare, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
 from .schema_carrier import check_strays, put_payload, take_payloads
@@ -140,7 +140,8 @@ class SpecMiddleware:
             await self.app(scope, receive, send)
             return
         check, error = partial(self._check, scope), partial(self.error, scope["path"])
-        exchange = Exchange(check, error, scope, receive, send)
+        is_json = self._place(scope) is not None or may_be_json(scope)
+        exchange = Exchange(check, error, scope, receive, send, is_json)
         try:
             with one_policy() as seen:
                 if self._gives_all and self._place(scope) is not None:
@@ -195,27 +196,28 @@ class SpecMiddleware:
         """Return the backend of the engine behind the application, with its policy."""
         return self._backend
 
-    async def _check(self, scope: Scope, body: bytes) -> Checked:
+    async def _check(self, scope: Scope, body: bytes, parts: Parts | None = None) -> Checked:
         """Check a request on the event loop, or in a thread if that may take long."""
         on_loop = self._is_ready and len(body) <= MAX_ON_LOOP and _KEY not in body
         if on_loop:
-            return self.check(scope, body)
+            return self.check(scope, body, parts)
         threads = self._threads[len(body) > MAX_SMALL]
         run = copy_context().run
         checked = await get_running_loop().run_in_executor(
-            threads, lambda: run(self.check, scope, body)
+            threads, lambda: run(self.check, scope, body, parts)
         )
         self._is_ready = True
         return checked
 
-    def check(self, scope: Scope, body: bytes) -> Checked:
+    def check(self, scope: Scope, body: bytes, parts: Parts | None = None) -> Checked:
         """Check the specs of one request, if its body names any.
 
         Another body is the application's, and so is one that is no JSON object.
 
         Args:
             scope: the ASGI scope of the request.
-            body: the whole body.
+            body: the whole body, or a part of one beyond the limit for bodies with specs.
+            parts: what is kept of the parts before, if it is a part.
 
         Returns:
             The body, and the receipt of its specs. In a server, a payload that is a JSON object or
@@ -227,15 +229,16 @@ class SpecMiddleware:
         place = self._place(scope)
         try:
             tenant = self._tenants and self._tenants.of(scope, place)
-            if (text := text_of(body)) is None:
+            if (text := (parts or Parts()).text_of(body)) is None:
                 return unread(body, tenant)
             policy = self.backend(scope).policy if tenant is None else tenant.policy
             keys = keys_in(text, self.names | names_of(policy))
-            if keys is None and tenant is None:
+            is_large = parts is not None or len(body) > MAX_BODY_BYTES
+            if is_large and (keys is not None or (tenant is not None and tenant.policy.default)):
+                limit = f"`max_body_bytes` ({MAX_BODY_BYTES})"
+                raise TooLargeError(f"Expected at most {limit} bytes in a body with specs")
+            if keys is None and (tenant is None or is_large):
                 return Checked(body)
-            if keys is not None and len(body) > MAX_BODY_BYTES:
-                limit = f"the limit is `max_body_bytes` ({MAX_BODY_BYTES})"
-                raise TooLargeError(f"The body has {len(body)} bytes; where specs are, {limit}")
             if (fields := parse(text, is_strict=bool(keys))) is None:
                 return unread(body, tenant)
             return self._check_fields(scope, fields, body, place, keys or frozenset(), tenant)

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 from logitport.adapters import Policy, SpecMiddleware, metrics
 from logitport.adapters.backend import backend
+from logitport.adapters.gateway import exchange, json_body, middleware
 from logitport.adapters.gateway.key import KEY, check_spelling
 from logitport.spec import BannedTokensSpec, SpecError, decode
 from logitport.spec.limits import MAX_BODY_BYTES
@@ -200,6 +201,67 @@ def test_a_body_beyond_the_limit(body: dict[str, Any], status: int, first: bool)
         assert f"`max_body_bytes` ({MAX_BODY_BYTES})" in reply.json()["error"]["message"]
 
 
+LIMIT = 4096
+PARTS: dict[str, tuple[str, bool]] = {  # what a body beyond the limit has | whether it is refused
+    "specs": (f'"vllm_xargs": {{"{KEY}": []}}', True),
+    "an escaped name": ('"\\u006cogitport": []', True),
+    "a misspelt name": ('"logit_port": []', True),
+    "a name before white space": (f'"{KEY}" {" " * (LIMIT - 16)} : []', True),
+    "specs under no key": ('"a": {"kind": "dry", "multiplier": 1}', True),
+    "words": (f'"content": "{KEY} logitport"', False),
+}
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (exchange, json_body, middleware):
+        monkeypatch.setattr(module, "MAX_BODY_BYTES", LIMIT)
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize(("encoding", "width"), [("utf-8", 1), ("utf-16", 2)])
+@pytest.mark.parametrize(("has", "is_refused"), PARTS.values(), ids=PARTS)
+def test_a_body_beyond_the_limit_is_searched_in_parts(
+    has: str, is_refused: bool, encoding: str, width: int
+):
+    """Wherever one part ends, and the next begins."""
+    for filler in range(LIMIT // width - 60, LIMIT // width + 40, 7):
+        body = f'{{"x": "é{"x" * filler}", {has}, "y": "{"y" * 2 * LIMIT}"}}'.encode(encoding)
+        pieces = [body[i : i + 77] for i in range(0, len(body), 77)]
+        received, sent, most = asyncio.run(_received(_messages(pieces)))
+        assert most <= LIMIT + 77
+        if is_refused:
+            assert [message.get("status") for message in sent] == [413, None]
+        else:
+            assert not sent
+            assert b"".join(message["body"] for message in received) == body
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize(
+    ("path", "content_type", "is_read"),
+    [
+        ("/v1/audio/transcriptions", "multipart/form-data; boundary=x", False),
+        ("/v1/audio/transcriptions", "audio/wav", False),
+        ("/v1/audio/transcriptions", "application/json", True),
+        ("/v1/audio/transcriptions", "Application/Vnd.Some+JSON", True),
+        ("/v1/audio/transcriptions", None, True),
+        (CHAT, "multipart/form-data", True),
+    ],
+)
+def test_what_is_no_json_by_its_content_type_passes_unread(
+    path: str, content_type: str | None, is_read: bool
+):
+    """A route that takes specs is never left unread: some servers parse any content type."""
+    pieces = [f'{{"{KEY}": '.encode(), b"[]", b"}"]
+    headers = [] if content_type is None else [(b"Content-Type", content_type.encode())]
+    received, sent, _ = asyncio.run(_received(_messages(pieces), path, headers))
+    if is_read:
+        assert [message.get("status") for message in sent] == [400, None]
+    else:
+        assert [message["body"] for message in received] == pieces
+
+
 @pytest.mark.parametrize("filler", ["", "[]," * 10_000], ids=["small", "large"])
 def test_the_event_loop_is_free_while_a_payload_is_checked(
     monkeypatch: pytest.MonkeyPatch, filler: str
@@ -237,39 +299,45 @@ def test_only_what_has_a_body_is_looked_at(method: str, status: int):
 def test_a_body_may_come_in_pieces_and_the_client_may_leave(pieces: int):
     body = json.dumps(xargs(GOOD)).encode()
     size = -(-len(body) // pieces)
-    messages: list[dict[str, Any]] = [
-        {"type": "http.request", "body": body[i : i + size], "more_body": True}
-        for i in range(0, len(body), size)
-    ]
-    messages[-1]["more_body"] = False
-    assert asyncio.run(_received([*messages, GONE]))[:2] == [
-        {"type": "http.request", "body": body, "more_body": False},
-        GONE,
-    ]
-    left = [*messages[:-1], GONE]
-    assert asyncio.run(_received(left))[0] == GONE
+    messages = _messages([body[i : i + size] for i in range(0, len(body), size)])
+    assert asyncio.run(_received(messages))[0] == _messages([body])
+    assert asyncio.run(_received(messages[:-1]))[:2] == ([], [])
 
 
 GONE = {"type": "http.disconnect"}
 
 
-async def _received(messages: list[dict[str, Any]]) -> list[Any]:
-    """What an application receives that asks twice."""
+def _messages(pieces: list[bytes]) -> list[dict[str, Any]]:
+    """The messages of a body that comes in pieces."""
+    return [
+        {"type": "http.request", "body": piece, "more_body": i < len(pieces) - 1}
+        for i, piece in enumerate(pieces)
+    ]
+
+
+async def _received(
+    messages: list[dict[str, Any]], path: str = CHAT, headers: Any = ()
+) -> tuple[list[dict[str, Any]], list[Any], int]:
+    """What an application receives, what is answered, and the most bytes that were kept."""
     given = iter(messages)
-    received: list[Any] = []
+    received, sent, kept = list[dict[str, Any]](), list[Any](), [0]
 
     async def receive() -> Any:
-        return next(given, GONE)
+        message = next(given, GONE)
+        kept.append(kept[-1] + len(message.get("body", b"")))
+        return message
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        received.extend([await receive(), await receive()])
+        while (message := await receive()) != GONE:
+            received.append(message)
+            kept.append(kept[-1] - len(message["body"]))
 
     async def send(message: Any) -> None:
-        raise AssertionError("nothing is sent")
+        sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": CHAT}
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [*headers]}
     await SpecMiddleware(app)(scope, receive, send)  # type: ignore[arg-type]
-    return received
+    return received, sent, max(kept)
 
 
 def test_what_is_no_http_passes():
