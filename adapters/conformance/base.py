@@ -26,6 +26,8 @@ class Request:
         output_ids: output tokens that another worker has already chosen.
         continued: as in ``Payload``: how many tokens at the prompt's end count as output.
         stage: the stage of the worker that receives the request. The specs are sent in any stage.
+        attached_for: the ``stage`` that ``attach`` is given, which may be another.
+        generation_only: an argument of ``attach``, too.
         shows_scores: whether the suite reads the scores.
         dtype: the type of the engine's logits, as torch names it. Only one case uses another of
             the suite's ``dtypes`` than float32. An engine with a single type ignores this field.
@@ -37,6 +39,8 @@ class Request:
     output_ids: tuple[int, ...] = ()
     continued: int = 0
     stage: Stage = Stage.AGGREGATED
+    attached_for: Stage = Stage.AGGREGATED
+    generation_only: bool = True
     shows_scores: bool = False
     dtype: str = "float32"
 
@@ -76,6 +80,7 @@ CAPABILITIES = {
     "long_prompt": "the length of a prompt that the engine prefills in several chunks, at least 7",
     "resumes": "whether the engine can begin with output tokens that another worker chose",
     "has_stages": "whether `generate` can run a request in other stages than aggregated",
+    "attaches": "whether `generate` calls an `attach` that takes `stage` and `generation_only`",
     "shows_scores": "whether `generate` returns the edited logits of the first token",
     "dtypes": f"the types of logits that reach the backend, a tuple of some of {DTYPES}",
 }
@@ -98,6 +103,7 @@ class SuiteBase:
     long_prompt: ClassVar[int]
     resumes: ClassVar[bool]
     has_stages: ClassVar[bool]
+    attaches: ClassVar[bool]
     shows_scores: ClassVar[bool]
     dtypes: ClassVar[tuple[str, ...]]
 

@@ -55,6 +55,7 @@ class ConformanceSuite(SuiteBase):
         long_prompt: at least 7.
         resumes: if not, requests that come back and hand-overs are not covered.
         has_stages: if not, a backend that acts on a prefill worker is not noticed.
+        attaches: if not, an ``attach`` that drops its arguments is not noticed.
         shows_scores: if not, only the chosen tokens are compared.
         dtypes: all requests of one ``generate`` have the same type.
     """
@@ -163,13 +164,24 @@ class ConformanceSuite(SuiteBase):
         (output,) = generate([request])
         assert output.token_ids[:6] == list(forced.token_ids)
 
-    def test_last_chunk(self, generate: Generate):
-        """The tokens of a prompt's last chunk reach the backend, too."""
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_both_ends_of_a_prompt(self, generate: Generate, is_first: bool):
+        """The tokens of a long prompt's first and last chunk reach the backend, too."""
         self._needs(PromptBiasSpec)
-        other, last = self._tokens(2)
-        prompt = (other,) * (self.long_prompt - 1) + (last,)
+        other, one = self._tokens(2)
+        others = (other,) * (self.long_prompt - 1)
+        prompt = (one, *others) if is_first else (*others, one)
         (output,) = generate([Request(prompt, (PromptBiasSpec(1e4, (other,)),))])
-        assert output.token_ids[0] == last
+        where = f"the {'first' if is_first else 'last'} of {len(prompt)} tokens of the prompt"
+        assert output.token_ids[0] == one, f"Expected {one}, {where}, got {output.token_ids[0]}"
+
+    def test_last_token_of_the_vocabulary(self, generate: Generate):
+        """The logits have a column for each token: ``vocab_size`` or more."""
+        self._needs(ForcedTokenSequenceSpec)
+        last = max(self._tokens(self.vocab_size - 1))
+        spec = ForcedTokenSequenceSpec((last,), self.eos_token_id)
+        (output,) = generate([Request(self._tokens(5), (spec,))])
+        self._check(spec, (), output)
 
     def test_prompt_counts(self, generate: Generate):
         """The budget of a thinking block counts from the prompt if the prompt opens the block."""
@@ -227,8 +239,10 @@ class ConformanceSuite(SuiteBase):
                 )
                 for out in range(1, len(said))
             ]
-            outputs = [output.token_ids for output in generate(rest)]
-            assert outputs == [said[out:] for out in range(1, len(said))]
+            for each, output in zip(rest, generate(rest), strict=True):
+                begun, expected = said[: each.continued], said[each.continued :]
+                what = f"After {begun}, which `continued` counts as output, expected {expected}"
+                assert output.token_ids == expected, f"{what}, got {output.token_ids}: {spec}"
 
     @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_scores(self, generate: Generate, kind: type[LogitsProcessorSpec]):
@@ -247,10 +261,10 @@ class ConformanceSuite(SuiteBase):
         for spec in specs:
             edited, neighbour = generate([replace(request, specs=(spec,)), beside])
             expected = combine(np.asarray(plain.scores), [edit(spec, free[0].prompt_ids, ())])
-            np.testing.assert_allclose(
-                _normalized(edited.scores), _normalized(expected), rtol=1e-3, atol=1e-3
-            )
-            np.testing.assert_array_equal(neighbour.scores, plain_other.scores)
+            wrong = _difference(_normalized(edited.scores), _normalized(expected))
+            assert not wrong, f"{wrong}: {spec}"
+            wrong = _difference(np.asarray(neighbour.scores), np.asarray(plain_other.scores), 0.0)
+            assert not wrong, f"In a request without specs beside it, {wrong}: {spec}"
 
     @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     @pytest.mark.parametrize("dtype", DTYPES[1:])
@@ -275,6 +289,20 @@ class ConformanceSuite(SuiteBase):
             self._check(spec, (), output)
         else:
             assert output.token_ids == free[1]
+
+    @pytest.mark.parametrize("generation_only", [True, False])
+    def test_attach(self, generate: Generate, generation_only: bool):
+        """``attach`` adds nothing for a prefill worker, unless specs act in all stages."""
+        self._needs(ForcedTokenSequenceSpec)
+        self._declared("attaches")
+        (free,) = self._free(generate, 1)
+        spec = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
+        sent = {"attached_for": Stage.PREFILL, "generation_only": generation_only}
+        (output,) = generate([replace(free[0], specs=(spec,), **sent)])
+        if generation_only:
+            assert output.token_ids == free[1], "`attach` must pass `stage` on"
+        else:
+            self._check(spec, (), output)
 
     def test_code_of_a_request(self, generate: Generate):
         """A live callable is given its request's tokens, and edits that request's logits."""
@@ -353,6 +381,18 @@ def _failing() -> Callable[..., None]:
         raise RuntimeError("a processor that fails")
 
     return process
+
+
+def _difference(scores: np.ndarray, expected: np.ndarray, tolerance: float = 1e-3) -> str:
+    """Describe the token whose score differs most; return an empty text if none does."""
+    if scores.shape != expected.shape:
+        return f"expected scores of shape {expected.shape}, got {scores.shape}"
+    wrong = ~np.isclose(scores, expected, tolerance, tolerance, equal_nan=True)
+    if not wrong.any():
+        return ""
+    token = int(np.argmax(np.where(wrong, np.abs(scores - expected), -1)))
+    what = f"expected {expected[token]:.6g} for token {token}, got {scores[token]:.6g}"
+    return f"{what} ({wrong.sum()} tokens differ)"
 
 
 def _normalized(scores: Any) -> np.ndarray:

@@ -32,7 +32,11 @@ def stack(dtype: str, rows: list[np.ndarray]) -> Any:
     return torch.from_numpy(np.stack(rows)).to(getattr(torch, dtype))
 
 
-def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = EOS) -> Generate:
+def generate_with(
+    make_editor: Callable[[int, int, Stage], Editor],
+    eos: int = EOS,
+    attach: Callable[..., dict[str, Any]] = attach,
+) -> Generate:
     """Make the function that runs the suite's requests through the engine."""
 
     @cache  # the engine stays: some cases look for what it keeps of earlier requests
@@ -47,7 +51,13 @@ def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = E
                 [*request.prompt_ids],
                 [*request.output_ids],
                 request.max_tokens,
-                attach({}, request.specs, continued=request.continued),
+                attach(
+                    {},
+                    request.specs,
+                    stage=request.attached_for,
+                    generation_only=request.generation_only,
+                    continued=request.continued,
+                ),
             )
             for request in requests
         ]
@@ -71,6 +81,7 @@ class ToySuite(ConformanceSuite):
     long_prompt = 100  # of which the engine prefills 16 at a time
     resumes = True
     has_stages = True
+    attaches = True
     shows_scores = True
     dtypes = ("float32", "float16", *(["bfloat16"] if HAS_TORCH else []))
 

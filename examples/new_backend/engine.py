@@ -87,7 +87,11 @@ class Engine:
         for sequence in sequences:
             self._editor.admit(sequence.extra)
         waiting, rows = list(sequences), list[Running]()
+        lengths = (len(each.prompt_ids) + each.max_tokens for each in sequences)
+        steps = iter(range(sum(lengths)))
         while waiting or rows:
+            if next(steps, None) is None:
+                raise RuntimeError("The engine has made more steps than its requests can have")
             while waiting and len(rows) < self._slots:
                 rows.append(waiting.pop(0))
                 self._editor.enter(len(rows) - 1, rows[-1])

@@ -21,6 +21,7 @@ class TinySuite(ConformanceSuite):
     long_prompt = 100
     resumes = False
     has_stages = False
+    attaches = False
     shows_scores = True
     dtypes = ("float32",)
 

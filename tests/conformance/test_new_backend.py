@@ -106,6 +106,35 @@ class IgnoresThePrompt(LogitportEditor):
         super().enter(row, replace(running, prompt_ids=[]))
 
 
+class KeepsTheLastTokens(LogitportEditor):
+    """Of a prompt, as an engine with a window does."""
+
+    def enter(self, row: int, running: Running) -> None:
+        super().enter(row, replace(running, prompt_ids=running.prompt_ids[-32:]))
+
+
+class HandsOverFewerColumns(LogitportEditor):
+    def edit(self, logits: torch.Tensor) -> None:
+        super().edit(logits[:, : VOCABULARY - 8])
+
+
+class NeverLetsAReplyEnd(LogitportEditor):
+    """It takes the newest token back, time and again."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._outputs: dict[int, list[int]] = {}
+
+    def enter(self, row: int, running: Running) -> None:
+        super().enter(row, running)
+        self._outputs[row] = running.output_ids
+
+    def edit(self, logits: torch.Tensor) -> None:
+        super().edit(logits)
+        for output in self._outputs.values():
+            output[2:] = []
+
+
 class TakesTheFirstChunk(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         super().enter(row, replace(running, prompt_ids=running.prompt_ids[:16]))
@@ -216,6 +245,33 @@ class RealizesNothing(LogitportEditor):
         pass
 
 
+def attach_in_any_stage(*arguments: Any, stage: Any, **named: Any) -> dict[str, Any]:
+    return attach(*arguments, **named)
+
+
+def attach_for_generation(*arguments: Any, generation_only: Any, **named: Any) -> dict[str, Any]:
+    return attach(*arguments, **named)
+
+
+def attach_to_no_reply_before(*arguments: Any, continued: Any, **named: Any) -> dict[str, Any]:
+    return attach(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "case", "arguments"),
+    [
+        (attach_in_any_stage, "test_attach", (True,)),
+        (attach_for_generation, "test_attach", (False,)),
+        (attach_to_no_reply_before, "test_continued", (ForcedTokenSequenceSpec,)),
+    ],
+)
+def test_wrong_attach_fails(wrong: Any, case: str, arguments: tuple[Any, ...]):
+    run = getattr(ToySuite(), case)
+    run(generate_with(LogitportEditor), *arguments)
+    with pytest.raises(AssertionError):
+        run(generate_with(LogitportEditor, attach=wrong), *arguments)
+
+
 @pytest.mark.parametrize(
     ("wrong", "case", "arguments"),
     [
@@ -226,7 +282,10 @@ class RealizesNothing(LogitportEditor):
         (NeverRemovesFromAWholeBatch, "test_what_has_left_is_forgotten", ()),
         (IgnoresThePrompt, "test_prompt_counts", ()),
         (IgnoresThePrompt, "test_scores", (PromptBiasSpec,)),
-        (TakesTheFirstChunk, "test_last_chunk", ()),
+        (TakesTheFirstChunk, "test_both_ends_of_a_prompt", (False,)),
+        (KeepsTheLastTokens, "test_both_ends_of_a_prompt", (True,)),
+        (HandsOverFewerColumns, "test_last_token_of_the_vocabulary", ()),
+        (NeverLetsAReplyEnd, "test_mixed_batch", ()),
         *((TakesEveryReplyForANewOne, "test_continued", (kind,)) for kind in OF_THE_OUTPUT),
         (Raises, "test_failure_ends_one_request", ()),
         (AppliesTwice, "test_scores", (LogitBiasSpec,)),
@@ -249,7 +308,11 @@ def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments:
     suite = ToySuite()
     run = getattr(suite, case)
     run(generate_with(LogitportEditor), *arguments)
-    found = RuntimeError if wrong is Raises else (AssertionError, pytest.fail.Exception)
+    found = (
+        RuntimeError
+        if wrong in (Raises, NeverLetsAReplyEnd)
+        else (AssertionError, pytest.fail.Exception)
+    )
     with pytest.raises(found):
         run(generate_with(wrong), *arguments)
 
@@ -260,6 +323,29 @@ def test_a_failed_case_has_the_first_wrong_token():
         ToySuite()._check(spec, (1,), Output([5, 7, 8]))
     asked = f"index 1 has token 7 in place of Force(token=6): {spec!r} in [5, 7, 8]"
     assert str(raised.value) == asked
+
+
+@pytest.mark.parametrize(
+    ("wrong", "case", "expected"),
+    [
+        (
+            TakesEveryReplyForANewOne,
+            "test_continued",
+            r"After \[9\], which `continued` counts as output, expected \[8, 3, 0\], "
+            r"got \[9, 8, 3, 0\]: ForcedTokenSequenceSpec\(",
+        ),
+        (
+            RealizesNothing,
+            "test_scores",
+            r"expected -1000 for token \d+, got -.* \(96 tokens differ\): ForcedTokenSequenceSpec",
+        ),
+    ],
+)
+def test_a_failed_case_says_what_was_expected(
+    wrong: type[LogitportEditor], case: str, expected: str
+):
+    with pytest.raises(AssertionError, match=expected):
+        getattr(ToySuite(), case)(generate_with(wrong), ForcedTokenSequenceSpec)
 
 
 @pytest.mark.parametrize("kind", [DrySpec, NoLoopSpec])
@@ -337,7 +423,8 @@ class TestUndeclared(Suite):
 
 
 class TestDeclared(Suite):
-    resumes, has_stages, shows_scores, dtypes = False, False, False, ("float32",)
+    resumes, has_stages, attaches = False, False, False
+    shows_scores, dtypes = False, ("float32",)
 
 
 class TestCounting(TestDeclared):
@@ -354,6 +441,7 @@ SELECTED = (
     [
         ("resumes", "test_resumption"),
         ("has_stages", "test_stages"),
+        ("attaches", "test_attach"),
         ("shows_scores", "test_scores"),
         ("dtypes", "test_dtype"),
         ("slots", "test_slots_are_left_clean"),
@@ -369,6 +457,7 @@ def test_what_is_not_declared_fails(capability: str, case: str):
     method = getattr(suite, case)
     arguments: dict[str, tuple[Any, ...]] = {
         "test_stages": (Stage.PREFILL,),
+        "test_attach": (True,),
         "test_dtype": ("float16", ForcedTokenSequenceSpec),
     }
     of_kinds = "test_resumption", "test_scores", "test_kind"

@@ -41,16 +41,23 @@ def small(tiny_checkpoint: Path) -> Iterator[Any]:
 class TestConformance(TinySuite):
     backend = BACKEND
     uses = ("small",)
+    attaches = True
 
     def run(self, small: Any, requests: Sequence[Request]) -> list[Output]:
         asked = [
-            attach(request(each.max_tokens), each.specs, continued=each.continued)
+            attach(
+                request(each.max_tokens),
+                each.specs,
+                stage=each.attached_for,
+                generation_only=each.generation_only,
+                continued=each.continued,
+            )
             for each in requests
         ]
         results = small.generate(
             input_ids=[[*each.prompt_ids] for each in requests],
             sampling_params=[each["sampling_params"] for each in asked],
-            custom_logit_processor=[each["custom_logit_processor"] for each in asked],
+            custom_logit_processor=[each.get("custom_logit_processor") for each in asked],
             return_logprob=[each.shows_scores for each in requests],
             top_logprobs_num=[VOCABULARY * each.shows_scores for each in requests],
         )

@@ -139,6 +139,12 @@ def running(
     return Running([*prompt_ids], max_tokens, travelled(params), [*output_ids])
 
 
+def acting_stage(request: Request) -> lp.Stage:
+    """What ``attach`` has to know: the engine has nothing by which a worker could gate specs."""
+    is_one = request.stage is lp.Stage.AGGREGATED
+    return request.attached_for if is_one else request.stage
+
+
 def prompt_length(request: Request) -> int | None:
     """Said where the engine shows another number of output tokens first than a worker would."""
     begins_as_usual = len(request.output_ids) == (request.stage is lp.Stage.DECODE)
@@ -150,6 +156,7 @@ class TestConformance(TinySuite):
     vocab_size = VOCABULARY
     resumes = True
     has_stages = True
+    attaches = True
     dtypes = DTYPES
 
     def run(self, requests: Sequence[Request]) -> list[Output]:
@@ -160,7 +167,8 @@ class TestConformance(TinySuite):
                 request.specs,
                 max_tokens=request.max_tokens,
                 output_ids=request.output_ids,
-                stage=request.stage,
+                stage=acting_stage(request),
+                generation_only=request.generation_only,
                 prompt_length=prompt_length(request),
                 continued=request.continued,
                 vocab_size=VOCABULARY,
