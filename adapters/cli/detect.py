@@ -55,7 +55,7 @@ def detect(
     from ..detection.page import page, said
     from ..detection.question import Question, TextTokenizer, examine, select
 
-    known, loaded, texts = select(Question(profiles=profile), _read(profiles)), None, None
+    known, loaded, texts = select(profile, _read(profiles)), None, None
     if tokenizer is not None:
         loaded = load_tokenizer(tokenizer)
         encode = partial(TokenizerCopy(lambda: loaded).encode, add_special_tokens=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from ...spec.errors import SpecError
 from .profiles import Profile, Scores
 
 MAX_TOKENS = 1 << 20
@@ -106,10 +107,10 @@ def detect(
         try:
             keys = profile.keys()
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(f"The profile {name}: {error}") from None
         if len(tokens) > profile.MOST:
-            what = f"Expected at most {profile.MOST:,} tokens, got {len(tokens):,}"
-            raise ValueError(f"{name}: {what}")
+            what = f"Expected at most {profile.MOST:,} tokens for {name}, got {len(tokens):,}"
+            raise SpecError(what, "token_ids")
         scores = profile.scores(keys, tokens, prompt)
         findings.append(_find(name, profile, scores, len(profiles), threshold))
     findings.sort(key=lambda finding: finding.log10_p)

@@ -39,8 +39,6 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         profiles: the names of the profiles to try; all by default.
         threshold: the highest p-value of a mark.
         tokenizer: the name or digest of the tokenizer that the text needs.
-        algorithm: a scheme, whose profiles alone are tried.
-        key_group: the name of a profile, which alone is tried.
     """
 
     text: str | None = None
@@ -49,8 +47,6 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profiles: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     threshold: Share | None = None
     tokenizer: str | None = None
-    algorithm: str | None = None
-    key_group: str | None = None
 
 
 def examine(
@@ -65,7 +61,7 @@ def examine(
         SpecError: with the field that is wrong.
         ValueError: with the profile, if a key is missing or none of its scheme.
     """
-    profiles = select(question, profiles)
+    profiles = select(question.profiles, profiles)
     text, wanted = question.text, question.tokenizer
     if (text is None) == (question.token_ids is None):
         raise SpecError("Expected `text` or `token_ids`, and one of them")
@@ -81,32 +77,30 @@ def examine(
                 what = f"The profile {name} needs the tokenizer {profile.tokenizer}"
                 raise SpecError(f"{what}, and this one is {tokenizer.digest}", "text")
         tokens = tokenizer.encode(text)
-    for name, profile in profiles.items():
-        if len(tokens) > profile.MOST:
-            what = f"Expected at most {profile.MOST:,} tokens for {name}, got {len(tokens):,}"
-            raise SpecError(what, "token_ids" if text is None else "text")
-        try:
-            profile.keys()
-        except ValueError as error:
-            raise ValueError(f"The profile {name}: {error}") from None
     prompt, threshold = question.prompt_token_ids, question.threshold or threshold
-    return detect(tokens, profiles, prompt_token_ids=prompt, threshold=threshold), tokens
+    try:
+        found = detect(tokens, profiles, prompt_token_ids=prompt, threshold=threshold)
+    except SpecError as error:
+        raise error if text is None else SpecError(error.message, "text") from None
+    return found, tokens
 
 
-def select(question: Question, profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
-    """Return the profiles that a question names.
+def cost(question: Question, profiles: Mapping[str, Profile]) -> int:
+    """Estimate what an answer costs, in tokens of the cheapest scheme: one for each byte of a text.
+
+    Raises:
+        SpecError: with the field, for an unknown profile.
+    """
+    given = question.token_ids or (question.text or "").encode(errors="replace")
+    return len(given) * sum(each.COST for each in select(question.profiles, profiles).values())
+
+
+def select(names: Sequence[str] | None, profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
+    """Return the profiles that have these names; all without names.
 
     Raises:
         SpecError: with the field, for an unknown name.
     """
-    for field in ("profiles", "key_group", "algorithm"):
-        value = getattr(question, field)
-        if value is None:
-            continue
-        wanted, is_scheme = [value] if isinstance(value, str) else value, field == "algorithm"
-        known = {name: each.scheme if is_scheme else name for name, each in profiles.items()}
-        for name in {*wanted} - {*known.values()}:
-            what = f"There is no {name!r}; {instead_of(name, {*known.values()})}"
-            raise SpecError(what, field)
-        profiles = {name: each for name, each in profiles.items() if known[name] in wanted}
-    return profiles
+    for name in {*(names or ())} - {*profiles}:
+        raise SpecError(f"There is no {name!r}; {instead_of(name, profiles)}", "profiles")
+    return {name: each for name, each in profiles.items() if names is None or name in names}

@@ -31,7 +31,18 @@ from .tails import log_binomial_tail, log_gamma_tail, log_normal_tail
 from .torch_random import Shuffles, permutation, words
 
 
-class VllmGumbel(Profile, frozen=True, kw_only=True, tag="vllm-gumbel"):
+class GammaScores(Profile, frozen=True, kw_only=True):
+    """A mark whose scores are ``-ln`` of a random number: without a mark, Gamma variables."""
+
+    def log_tail(self, values: np.ndarray) -> float:
+        return log_gamma_tail(math.fsum(values), len(values))
+
+    @property
+    def log_mgf(self) -> float:
+        return -math.log(1 - self.THETA)
+
+
+class VllmGumbel(GammaScores, frozen=True, kw_only=True, tag="vllm-gumbel"):
     """The mark "gumbel" of vLLM: the token with the highest ``logit + noise`` comes.
 
     Source: vllm/v1/watermarking/gumbel.py and detector.py.
@@ -62,13 +73,6 @@ class VllmGumbel(Profile, frozen=True, kw_only=True, tag="vllm-gumbel"):
         """Return the score of each token."""
         uniforms = philox.uniforms(keys[0], contexts, targets)
         return -np.log1p(-uniforms.astype(np.float64))
-
-    def log_tail(self, values: np.ndarray) -> float:
-        return log_gamma_tail(math.fsum(values), len(values))
-
-    @property
-    def log_mgf(self) -> float:
-        return -math.log(1 - self.THETA)
 
 
 class VllmDualGumbel(VllmGumbel, frozen=True, kw_only=True, tag="vllm-dual-gumbel"):
@@ -107,7 +111,7 @@ def derived(key: int, domain: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-class SglangGumbel(Profile, frozen=True, kw_only=True, tag="sglang-gumbel"):
+class SglangGumbel(GammaScores, frozen=True, kw_only=True, tag="sglang-gumbel"):
     """SGLang's mark: the token with the highest ``ln(u) / p``; the prompt's end is context, too.
 
     Without the prompt, the first ``width`` tokens do not count.
@@ -144,13 +148,6 @@ class SglangGumbel(Profile, frozen=True, kw_only=True, tag="sglang-gumbel"):
         """Return the score of each token."""
         found = murmur.murmur((*murmur.words_of(keys[0]), hashes, targets))
         return -np.log1p(-(found.astype(np.float64) + 0.5) / 2**32)
-
-    def log_tail(self, values: np.ndarray) -> float:
-        return log_gamma_tail(math.fsum(values), len(values))
-
-    @property
-    def log_mgf(self) -> float:
-        return -math.log(1 - self.THETA)
 
 
 class SglangDual(SglangGumbel, frozen=True, kw_only=True, tag="sglang-dual"):
@@ -213,7 +210,8 @@ class Kgw(OnDevice, frozen=True, kw_only=True, tag="kgw"):
     """
 
     THETA: ClassVar = 1.0
-    MOST: ClassVar = 1 << 16  # each list takes 0.14 ms
+    MOST: ClassVar = 1 << 16
+    COST: ClassVar = 64  # a list for each token, which takes 0.14 ms
 
     vocab_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
     ratio: Share = 0.25

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ...spec.base import spec_error
 from ...spec.errors import SpecError
 from .profiles import Profile
-from .question import Question, TextTokenizer, examine
+from .question import Question, TextTokenizer, cost, examine
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,13 @@ MAX_BODY = 4 << 20
 """The bytes of a request's body."""
 
 AT_ONCE = 4
-"""The texts that are examined at the same time. Others wait."""
+"""The texts that are examined at the same time, beside as many small ones. Others wait."""
+
+MAX_COST = 1 << 20
+"""What an answer may cost, in tokens of the cheapest scheme: two seconds."""
+
+SMALL = 1 << 14
+"""What an answer costs that waits for no other than small ones."""
 
 
 def make_app(
@@ -40,17 +46,24 @@ def make_app(
         ValueError: if a key is missing, or the threshold is not between 0 and 1.
     """
     examine(Question(token_ids=[]), profiles, tokenizer, threshold)
-    limiter = CapacityLimiter(AT_ONCE)
+    limiters = CapacityLimiter(AT_ONCE), CapacityLimiter(AT_ONCE)
 
-    def answer(body: bytes) -> bytes:
-        question = msgspec.json.decode(body, type=Question)
+    def answer(question: Question) -> bytes:
         found, _ = examine(question, profiles, tokenizer, threshold)
         best = {"p_value": found.findings[0].p_value, "score": found.findings[0].score}
         return msgspec.json.encode(best | msgspec.structs.asdict(found))
 
     async def ask(request: Request) -> Response:
         try:
-            content = await to_thread.run_sync(answer, await _body(request), limiter=limiter)
+            question = msgspec.json.decode(await _body(request), type=Question)
+            if (costs := cost(question, profiles)) > MAX_COST:
+                field = "token_ids" if question.text is None else "text"
+                what = (
+                    f"Expected a text whose examination costs at most {MAX_COST:,}, got {costs:,}"
+                )
+                raise SpecError(f"{what}: send a part, or fewer profiles", field)
+            limiter = limiters[costs <= SMALL]
+            content = await to_thread.run_sync(answer, question, limiter=limiter)
         except SpecError as error:
             return _error(400, error)
         except msgspec.DecodeError as error:

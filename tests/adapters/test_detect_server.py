@@ -25,6 +25,7 @@ PROFILES = read_profiles(
         "news": {"scheme": "vllm-gumbel", "key": {"env": "NEWS_KEY"}},
         "old": {"scheme": "vllm-gumbel", "key": {"env": "OLD_KEY"}, "width": 2},
         "second": {"scheme": "sglang-gumbel", "key": {"env": "OLD_KEY"}},
+        "green": {"scheme": "kgw", "key": {"env": "OLD_KEY"}, "vocab_size": 1000},
         "other": {
             "scheme": "synthid",
             "key": {"env": "OLD_KEY"},
@@ -61,10 +62,9 @@ def ask(body: Any, tokenizer: TextTokenizer | None = TOKENIZER) -> httpx.Respons
         ({"token_ids": MARKED, "profiles": ["second"]}, ["second"]),
         ({"token_ids": MARKED, "prompt_token_ids": [1, 2, 3]}, [*PROFILES]),
         ({"text": TEXT, "profiles": ["news", "old"]}, ["news", "old"]),
-        ({"text": TEXT, "tokenizer": "MODEL", "algorithm": "vllm-gumbel"}, ["news", "old"]),
-        ({"text": TEXT, "tokenizer": TOKENIZER.digest, "key_group": "news"}, ["news"]),
-        ({"text": TEXT, "algorithm": "vllm-gumbel", "key_group": "old"}, ["old"]),
-        ({"text": "", "key_group": "old"}, ["old"]),
+        ({"text": TEXT, "tokenizer": "MODEL", "profiles": ["old", "news"]}, ["news", "old"]),
+        ({"text": TEXT, "tokenizer": TOKENIZER.digest, "profiles": ["news"]}, ["news"]),
+        ({"text": "", "profiles": ["old"]}, ["old"]),
     ],
 )
 def test_answers(body: Any, tried: Sequence[str]):
@@ -129,9 +129,14 @@ ONE = {"token_ids": [1]}
             "at most 1048576",
         ),
         (
-            b'{"key_group": "old", "text": "' + b"1 " * (1 << 20) + b'1"}',
+            b'{"profiles": ["old"], "text": "' + b"1 " * (1 << 20) + b'1"}',
             "$.text",
-            "at most 1,048,576 tokens for old, got 1,048,577",
+            "costs at most 1,048,576, got 2,097,153",
+        ),
+        (
+            b'{"profiles": ["green"], "token_ids": [' + b"1," * (1 << 14) + b"1]}",
+            "$.token_ids",
+            "costs at most 1,048,576, got 1,048,640",
         ),
         ([], "$", "object"),
         (None, "$", "object"),
@@ -153,10 +158,6 @@ ONE = {"token_ids": [1]}
         ({**ONE, "profiles": []}, "$.profiles", ">= 1"),
         ({**ONE, "profiles": "news"}, "$.profiles", "array"),
         ({**ONE, "profiles": ["news", "nws"]}, "$.profiles", "did you mean news?"),
-        ({**ONE, "key_group": "olds"}, "$.key_group", "did you mean old?"),
-        ({**ONE, "key_group": "old", "profiles": ["news"]}, "$.key_group", "there are news"),
-        ({**ONE, "algorithm": "kgw"}, "$.algorithm", "sglang-gumbel"),
-        ({**ONE, "algorithm": "synthid", "key_group": "news"}, "$.algorithm", "vllm-gumbel"),
         ({**ONE, "tokenizer": "gpt2"}, "$.tokenizer", TOKENIZER.digest),
         ({**ONE, "tokenizer": ""}, "$.tokenizer", TOKENIZER.digest),
         ({**ONE, "key": "1"}, "$", "`key`"),
@@ -180,7 +181,7 @@ def test_without_a_tokenizer(wanted: Any):
     assert reply.json()["error"]["path"] == ("$.tokenizer" if wanted else "$.text")
 
 
-NAMES = st.sampled_from(["text", "token_ids", "profiles", "threshold", "tokenizer", "algorithm"])
+NAMES = st.sampled_from(["text", "token_ids", "profiles", "threshold", "tokenizer"])
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -261,6 +262,27 @@ def test_many_at_once():
 
     assert anyio.run(talk) == [200] * 2 * AT_ONCE
     assert most == AT_ONCE
+
+
+def test_a_small_text_waits_for_no_large_one():
+    go_on = threading.Event()
+
+    def encode(text: str) -> Sequence[int]:
+        assert len(text) == 1 or go_on.wait(60)
+        return unmarked(10)
+
+    async def talk() -> None:
+        app = make_app({"news": PROFILES["news"]}, TextTokenizer("", "", encode))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            async with anyio.create_task_group() as group:
+                for _ in range(2 * AT_ONCE):
+                    group.start_soon(lambda: client.post("/detect", json={"text": "a" * 20_000}))
+                await anyio.sleep(0.1)
+                assert (await client.post("/detect", json={"text": "a"})).status_code == 200
+                go_on.set()
+
+    anyio.run(talk)
 
 
 def test_a_client_that_leaves():

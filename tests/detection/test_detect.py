@@ -85,7 +85,7 @@ def test_the_longest_text():
 def test_a_list_for_each_token_takes_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LIST_KEY", "1")
     profile = Kgw(key=KeySource(env="LIST_KEY"), vocab_size=100)
-    with pytest.raises(ValueError, match="it: Expected at most 65,536 tokens"):
+    with pytest.raises(ValueError, match="Expected at most 65,536 tokens for it"):
         detect(np.zeros(Kgw.MOST + 1, np.int64), {"it": profile})
 
 
@@ -151,7 +151,7 @@ def test_wrong_keys(fields: dict[str, Any], key: str, message: str, tmp_path: Pa
     file.write_text(key)
     by_file = read_profiles({"news": {**fields, "key": {"file": str(file)}}})["news"]
     for ours in (by_env, by_file):
-        with pytest.raises(ValueError, match=r"^news: ") as raised:
+        with pytest.raises(ValueError, match=r"^The profile news: ") as raised:
             detect([1, 2], {"news": ours})
         if len(key) < 4096 or ours is by_env:
             assert message in str(raised.value)
@@ -180,14 +180,14 @@ def test_wrong_files(content: bytes | None, message: str, tmp_path: Path):
         file.write_bytes(content)
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         detect([1], {"news": VllmGumbel(key=KeySource(file=str(file)))})
-    assert str(raised.value) == "news: " + message.format(file)
+    assert str(raised.value) == "The profile news: " + message.format(file)
     assert not raised.value.__cause__
 
 
 def test_no_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NEWS_KEY", " ")
     for name in ("NEWS_KEY", "OTHER_KEY"):
-        with pytest.raises(ValueError, match=f"^news: No key in the variable {name}$"):
+        with pytest.raises(ValueError, match=f"^The profile news: No key in the variable {name}$"):
             detect([1], {"news": VllmGumbel(key=KeySource(env=name))})
 
 
