@@ -35,12 +35,11 @@ from .presets import Preset
 logger = logging.getLogger(__name__)
 
 GROUP = "logitport.policies"
-"""The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
+"""The entry-point group of functions ``(tokenizer, settings) -> Policy | None``.
 
 Each is called once in each process of an engine, and again where a policy's ``source`` changes.
 ``tokenizer()`` loads the engine's tokenizer, or is ``None`` where a configuration is only checked;
-``names`` are those of its model, and ``settings`` is what the engine's own configuration has for
-logitport.
+``settings`` is what the engine's own configuration has for logitport.
 """
 
 DEFAULTS = "logitport.default_specs"
@@ -50,7 +49,7 @@ Each is called as those above are. Its specs are default specs, before those of 
 policy.
 """
 
-PolicyOf = Callable[[Callable[[], Tokenizer] | None, Sequence[str], Any], "Policy | None"]
+PolicyOf = Callable[[Callable[[], Tokenizer] | None, Any], "Policy | None"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,15 +342,12 @@ class Policy:
         return ", ".join(sorted(self.presets)) or "it has none"
 
 
-def policy_of(
-    tokenizer: Callable[[], Tokenizer] | None, names: Sequence[str] = (), settings: Any = None
-) -> Policy | None:
+def policy_of(tokenizer: Callable[[], Tokenizer] | None, settings: Any = None) -> Policy | None:
     """Return the policy of an engine; ``None`` if nothing is configured.
 
     Args:
         tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it. ``None``
             checks the configuration without one, and without the default specs of packages.
-        names: the names under which the engine serves its model.
         settings: what the engine's own configuration has for logitport.
 
     Raises:
@@ -360,7 +356,7 @@ def policy_of(
     found: dict[str, Policy] = {}
     for entry_point in entry_points(group=GROUP):
         make: PolicyOf = entry_point.load()
-        if (policy := make(tokenizer, names, settings)) is not None:
+        if (policy := make(tokenizer, settings)) is not None:
             found[entry_point.name] = policy
     if len(found) > 1:
         raise ValueError(f"Expected one policy, got those of {', '.join(sorted(found))}")

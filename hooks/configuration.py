@@ -97,16 +97,12 @@ _IN_PAYLOADS = {"continued"}.union(
 """What a server can forbid: kinds, and a field of payloads."""
 
 
-def policy(
-    tokenizer: LoadTokenizer | None, names: Sequence[str] = (), settings: Any = None
-) -> Policy | None:
+def policy(tokenizer: LoadTokenizer | None, settings: Any = None) -> Policy | None:
     """Return the policy of the configuration; ``None`` if there is none.
 
     Args:
         tokenizer: loads the engine's tokenizer. It is called only for specs made of texts; with
             ``None``, they are left out, and the file is only checked.
-        names: the names under which the engine serves its model, which are not used: a server has
-            a file of its own.
         settings: what the engine's own configuration has for logitport: the name of a file, or what
             a file would hold; or what a gateway has for a tenant.
 

@@ -10,9 +10,6 @@ from ..spec.suggestions import instead_of
 CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 """The constructors that make specs of texts with a tokenizer."""
 
-_OLD = {"choices": "texts", "trigger": "trigger_text"}
-"""The names of arguments until 0.2, and those of the wire's fields."""
-
 LoadTokenizer = Callable[[], Tokenizer]
 
 
@@ -37,9 +34,6 @@ def make_spec(
     if not isinstance(arguments, Mapping):
         raise SpecError(f"Expected an object with {', '.join(parameters)}, got {arguments!r:.100}")
     given = dict(cast("Mapping[Any, Any]", arguments))
-    for old, new in _OLD.items():
-        if old in given and new in parameters and new not in given:
-            given[new] = given.pop(old)
     for each in given.keys() - parameters.keys():
         raise SpecError(f"There is no argument {each!r}; {instead_of(str(each), parameters)}")
     for each, parameter in parameters.items():

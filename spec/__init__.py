@@ -3,9 +3,6 @@
 This package needs msgspec alone: no torch, no engine.
 """
 
-import warnings
-from typing import TYPE_CHECKING, Any
-
 from . import kinds, limits
 from .base import LogitsProcessorSpec, NativeSpec
 from .errors import SpecError
@@ -49,13 +46,3 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "thinking_family",
     *kinds.__all__,
 ]
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name != "LivePayload":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        message = f"{__name__}.LivePayload is now InProcessPayload"  # the old name for one release
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return InProcessPayload

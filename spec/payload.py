@@ -61,8 +61,6 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """Whether the specs act on a worker in ``stage``."""
         return stage.is_active(self.generation_only)
 
-    acts_on = is_active  # the name until 0.2
-
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the size of an engine's vocabulary.
 

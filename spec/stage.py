@@ -36,5 +36,3 @@ class Stage(StrEnum):
     def is_active(self, generation_only: bool) -> bool:
         """Whether specs act in this stage, given whether they are for stages that generate."""
         return self.generates or not generation_only
-
-    takes_specs = is_active  # the name until 0.2

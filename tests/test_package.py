@@ -20,10 +20,7 @@ import logitport
 import msgspec
 import pytest
 from logitport.adapters.cli import capabilities
-from logitport.adapters.conformance import ConformanceSuite
-from logitport.adapters.core import AutomatonBuilder
-from logitport.adapters.vllm import BACKEND
-from logitport.spec import WIRE_KINDS, Payload, Stage
+from logitport.spec import WIRE_KINDS
 
 from tests.support.pages import text
 from tests.support.paths import ROOT
@@ -145,47 +142,6 @@ class TestImportsOfAProcess:
         core = [name.removeprefix("logitport.adapters.core.") for name in ours]
         assert not [name for name in core if name.startswith(("host", "device"))]
         assert cuda == ["False"]
-
-
-@pytest.mark.parametrize(
-    ("package", "old", "new"),
-    [
-        ("logitport.spec", "LivePayload", "InProcessPayload"),
-        ("logitport.adapters", "BackEnd", "Backend"),
-        ("logitport.adapters", "back_ends", "backends"),
-        ("logitport.adapters.core", "refusal", "unsupported"),
-        ("logitport.adapters.core", "Rows", "LogitsLayout"),
-        ("logitport.adapters.vllm", "BACK_END", "BACKEND"),
-        ("logitport.adapters.sglang", "BACK_END", "BACKEND"),
-    ],
-)
-def test_old_names_stay_for_one_release(package: str, old: str, new: str):
-    module = importlib.import_module(package)
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-        assert getattr(module, old) is getattr(module, new)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        module.nothing  # noqa: B018  # pyright: ignore
-
-
-def test_old_names_of_members_stay_for_one_release():
-    class OldSuite(ConformanceSuite):
-        back_end = BACKEND
-
-    assert OldSuite.backend is BACKEND
-    assert Payload.acts_on is Payload.is_active
-    assert Stage.takes_specs is Stage.is_active
-    builder, old = AutomatonBuilder(), AutomatonBuilder()
-    for each in (builder, old):
-        each.free()
-        each.free()
-    builder.default(0, 1)
-    builder.failure_link(1, 0)
-    with pytest.warns(DeprecationWarning, match="`default`"):
-        old.otherwise(0, 1)
-    with pytest.warns(DeprecationWarning, match="`failure_link`"):
-        old.otherwise(1, 0, consumes=False)
-    assert old.build().default_target.tolist() == builder.build().default_target.tolist() == [1, 0]
-    assert old.build().is_failure_link.tolist() == [False, True]
 
 
 def imports(source: str, module: str, is_package: bool = False) -> list[str]:

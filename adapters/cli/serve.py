@@ -39,7 +39,7 @@ def serve(
     if only_print:
         typer.echo(shlex.join(command))
         return
-    _check_configuration(model)
+    _check_configuration()
     # The engine beside logitport comes first, even if its environment is not activated.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     if (program := shutil.which(command[0], path=path)) is None:
@@ -48,10 +48,10 @@ def serve(
     os.execv(program, [program, *command[1:]])
 
 
-def _check_configuration(model: str) -> None:
+def _check_configuration() -> None:
     """Refuse a configuration that would end the server, which takes a minute to find it."""
     try:
-        policy_of(None, (model,))
+        policy_of(None)
     except ValueError as error:
         for line in str(error).splitlines():
             say(line, err=True)

@@ -156,7 +156,7 @@ def read_policy(file: str, tokenizer: str | None, *, checks_only: bool = False) 
         return model_tokenizer(tokenizer)
 
     os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
-    return policy_of(None if checks_only and tokenizer is None else load, (), file)
+    return policy_of(None if checks_only and tokenizer is None else load, file)
 
 
 def _of_configuration(file: str, tokenizer: str | None) -> Source:

@@ -125,11 +125,6 @@ class SuiteBase:
             return isinstance(value, tuple) and set[Any]() < {*value} <= {*DTYPES}
         return isinstance(value, Backend if name == "backend" else bool)
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if old := vars(cls).get("back_end"):  # the name until 0.2
-            cls.backend = old
-
     @pytest.fixture
     def generate(self) -> Generate:
         """Run requests through the engine and the backend under test."""

@@ -117,7 +117,7 @@ def read_tenant(name: str, settings: Any, behind: Backend) -> Tenant:
     given = cast("Mapping[str, Any]", content) if isinstance(content, Mapping) else {}
     for field in filter(given.__contains__, _OF_SERVERS):
         raise ValueError(f"{shown(who)}: $.{field}: {_OF_SERVERS[field]}")
-    policy = policy_of(None, (), TenantSettings(content, lines, who))
+    policy = policy_of(None, TenantSettings(content, lines, who))
     assert policy is not None
     entries: dict[int, Entry] = {}
 

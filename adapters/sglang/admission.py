@@ -121,7 +121,7 @@ class Admission:
         args: Any = manager.server_args
         generates: bool = manager.model_config.is_generation
         load = partial(_tokenizer, manager) if generates else None
-        policy = policy_of(load, [args.served_model_name, args.model_path])
+        policy = policy_of(load)
         ends = _eos_token_ids(manager)
         tokenizer, size = manager.tokenizer, self._vocab_size
         backend = BACKEND.for_tokenizer(tokenizer, size, end_tokens=lambda: ends)

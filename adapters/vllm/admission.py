@@ -67,8 +67,6 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
 @once_per_engine
 def _live(vllm_config: "VllmConfig") -> Live[Backend]:
     model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
-    served = model_config.served_model_name
-    names = [*([served] if isinstance(served, str) else served or ()), model_config.model]
     others = vllm_config.additional_config
     settings = others.get(KEY) if isinstance(others, Mapping) else None
 
@@ -81,7 +79,7 @@ def _live(vllm_config: "VllmConfig") -> Live[Backend]:
     free = replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer)
 
     def make() -> Backend:
-        policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
+        policy = policy_of(lambda: tokenizer_of(model_config), settings)
         return replace(free, policy=policy).preload()
 
     def check(backend: Backend) -> None:

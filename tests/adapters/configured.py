@@ -8,7 +8,7 @@ CONFIGURATION: dict[str, Any] = {
     "default": [{"kind": "forced_sequence", "from_text": {"text": " by default"}}],
     "guard": [{"kind": "banned_text", "texts": ["Oslo"]}],
     "presets": {
-        "rome": [{"kind": "choice", "from_text": {"choices": [" Rome"]}}],
+        "rome": [{"kind": "choice", "from_text": {"texts": [" Rome"]}}],
         "calm": [
             {"kind": "banned_text", "texts": ["!"]},
             {"kind": "banned_tokens", "token_ids": [5]},
@@ -17,7 +17,7 @@ CONFIGURATION: dict[str, Any] = {
     "forbid": ["prompt_bias"],
 }
 
-WRONG = "own: ad\nforbid: [plugins]\ndefault:\n- kind: choice\n  from_text: {choices: ['']}\n"
+WRONG = "own: ad\nforbid: [plugins]\ndefault:\n- kind: choice\n  from_text: {texts: ['']}\n"
 PROBLEMS = (
     "line 1: $.own: There is no value 'ad'; did you mean add?",
     "line 2: $.forbid[0]: There is no kind 'plugins'; did you mean plugin?",

@@ -232,7 +232,7 @@ def in_json(spec: ChainSpec) -> Any:
 
 
 def configured(**content: Any) -> Policy:
-    found = policy(Characters, (), content)
+    found = policy(Characters, content)
     assert found is not None
     return found
 

@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.json").write_text(SPEC)
     (tmp_path / "reply.json").write_text(REPLY)
-    (tmp_path / "choice.yaml").write_text("default: [{kind: choice, from_text: {choices: [a]}}]")
+    (tmp_path / "choice.yaml").write_text("default: [{kind: choice, from_text: {texts: [a]}}]")
     (tmp_path / "a.key").write_text("7")
     for key in ("a.key", "pipe"):
         marks = {"a": {"scheme": "vllm-gumbel", "key": {"file": key}}}

@@ -47,7 +47,7 @@ def admitted(command: str, text: str) -> Iterator[str]:
 
     What is printed is the payload that acts, or the path and the message of the refusal.
     """
-    made = configuration.policy(None, (), json.loads(command.removeprefix("admit ")))
+    made = configuration.policy(None, json.loads(command.removeprefix("admit ")))
     assert made is not None
     found: list[str] = []
     for generation_only in (True, True, False):  # a refusal is remembered, too

@@ -31,7 +31,7 @@ class Server:
         self.live = Live(self._make, lambda policy: policy, self._check)
 
     def _make(self) -> Policy:
-        made = configuration.policy(Characters, (), str(self.file))
+        made = configuration.policy(Characters, str(self.file))
         assert made is not None
         return made
 
@@ -193,7 +193,7 @@ def test_a_request_sees_one_policy(start: Start):
 
 def test_settings_without_a_file():
     with pytest.raises(configuration.ConfigurationError, match=r"\$.reload: Only a file is read"):
-        configuration.policy(None, (), {"reload": True})
+        configuration.policy(None, {"reload": True})
 
 
 def test_the_gauge_shows_the_latest(start: Start, caplog: pytest.LogCaptureFixture):

@@ -32,7 +32,7 @@ def unset(monkeypatch: pytest.MonkeyPatch):
 
 
 def made(content: Any) -> Policy:
-    found = policy(Characters, (), content)
+    found = policy(Characters, content)
     assert found is not None
     return found
 
@@ -87,7 +87,7 @@ own: add
 presets:
   yes-no:
     - kind: choice
-      from_text: {choices: ["yes", "no"]}
+      from_text: {texts: ["yes", "no"]}
 forbid: [prompt_bias, continued]
 """
 TOML = """
@@ -96,7 +96,7 @@ forbid = ["prompt_bias", "continued"]
 default = [{kind = "banned_tokens", token_ids = [5]}]
 [[presets.yes-no]]
 kind = "choice"
-from_text = {choices = ["yes", "no"]}
+from_text = {texts = ["yes", "no"]}
 """
 JSON = json.dumps(yaml.safe_load(YAML))
 
@@ -175,10 +175,9 @@ def test_the_engines_own_settings(tmp_path: Path):
             "{kind: trigger, from_text: {trigger_text: a, text: b}}",
             s.TriggerSpec(ids("a"), ids("b")),
         ),
-        ("{kind: trigger, from_text: {trigger: a, text: b}}", s.TriggerSpec(ids("a"), ids("b"))),
         ("{kind: plugin, name: a, params: {from_text: 1}}", s.PluginSpec("a", {"from_text": 1})),
         (
-            "{kind: phases, phases: [{specs: [{kind: choice, from_text: {choices: [a]}}], "
+            "{kind: phases, phases: [{specs: [{kind: choice, from_text: {texts: [a]}}], "
             "ends: [{n: 1}]}, {ends: [{text: b}]}]}",
             s.PhasesSpec(
                 (
@@ -198,7 +197,7 @@ def test_fields_of_the_engine():
 
 
 def test_the_tokenizer_is_for_texts():
-    found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
+    found = policy(unwanted, {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
     assert found is not None
 
 
@@ -235,18 +234,18 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_a_tokenizer_a_configuration_is_only_checked():
-    made = {"kind": "choice", "from_text": {"choices": ["a"]}}
+    made = {"kind": "choice", "from_text": {"texts": ["a"]}}
     texts = {"kind": "choice", "texts": ["a"]}
-    checked = policy(None, (), {"default": [made, BAN], "presets": {"a": [texts]}})
+    checked = policy(None, {"default": [made, BAN], "presets": {"a": [texts]}})
     assert checked is not None
     assert checked.presets == {"a": ()}
     with pytest.raises(ConfigurationError, match="Expected `array`"):
-        policy(None, (), {"presets": {"a": [{"kind": "choice", "texts": 1}]}})
+        policy(None, {"presets": {"a": [{"kind": "choice", "texts": 1}]}})
 
 
 def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
-    policy(unwanted, (), {"effort": {"low": 5, "high": 50}, "forbid": ["dry"]})
+    policy(unwanted, {"effort": {"low": 5, "high": 50}, "forbid": ["dry"]})
     (line,) = caplog.messages
     start, rules = line.split(": {", 1)
     made = r"logitport: logitport in the engine's configuration: policy [0-9a-f]{16}"
@@ -374,7 +373,7 @@ def test_names_cannot_steer_a_terminal(content: Any, as_file: bool, tmp_path: Pa
 def test_two_configurations(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "/nowhere.yaml")
     with pytest.raises(ConfigurationError, match="drop one"):
-        policy(unwanted, (), {"own": "add"})
+        policy(unwanted, {"own": "add"})
 
 
 def test_the_examples_of_the_documentation():
@@ -386,7 +385,7 @@ def test_the_examples_of_the_documentation():
     ]
     assert set(made(parse_yaml(first)[0]).presets) == {"yes-no", "brief"}
     assert made(parse_yaml(guarded)[0]).guard
-    found = policy(None, (), parse_yaml(second)[0])  # its tags need a whole tokenizer
+    found = policy(None, parse_yaml(second)[0])  # its tags need a whole tokenizer
     assert found is not None
     assert not found.default
     stated = {**parse_yaml(chosen)[0], "tags": {"start": "[", "end": "]"}}

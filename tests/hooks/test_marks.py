@@ -33,7 +33,7 @@ def keys(monkeypatch: pytest.MonkeyPatch):
 
 
 def made(**content: Any) -> Policy:
-    found = policy(Characters, (), content)
+    found = policy(Characters, content)
     assert found is not None
     return found
 

@@ -26,7 +26,7 @@ BRIEF = {
 
 
 def made(presets: Any) -> Policy:
-    found = policy(Characters, (), {"presets": presets})
+    found = policy(Characters, {"presets": presets})
     assert found is not None
     return found
 

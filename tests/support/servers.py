@@ -102,7 +102,7 @@ def answered(command: str, text: str) -> Iterator[str]:
     """
     engine, path, *configured = command.split(" ", 2)
     content = json.loads(configured[0]) if configured else {"default": []}
-    made = replace(backend(engine), policy=policy(None, (), content))
+    made = replace(backend(engine), policy=policy(None, content))
     with patch.object(SpecMiddleware, "backend", lambda *_: made):
         reply = post(path, text.encode(), engine=engine)
     if reply.status_code != 200:

@@ -1,6 +1,5 @@
 """The builder of automata, state by state or from arrays."""
 
-import warnings
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -166,11 +165,6 @@ class AutomatonBuilder:
     def failure_link(self, state: int, target: int) -> None:
         """Let ``target`` look up the tokens for which ``state`` has no edge."""
         self._default_target[state], self._is_failure_link[state] = target, True
-
-    def otherwise(self, state: int, target: int, *, consumes: bool = True) -> None:
-        """Call ``default``, or ``failure_link`` unless ``consumes``: the name until 0.2."""
-        warnings.warn("use `default` or `failure_link`", DeprecationWarning, stacklevel=2)
-        (self.default if consumes else self.failure_link)(state, target)
 
     def timeout(self, state: int, target: int) -> None:
         """Set the state that follows ``state`` if the timer is 0 before a token is chosen."""

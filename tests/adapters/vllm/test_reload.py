@@ -130,7 +130,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], Role]] = {
 def test_a_worker_obeys_the_policy_of_admission(start: Any, name: str, second: Any):
     """As a worker does that has begun with it, and that gets nothing else than a request."""
     fields, role = REQUESTS[name]
-    made = [configuration.policy(lambda: words, (), each) for each in (FIRST, second)]
+    made = [configuration.policy(lambda: words, each) for each in (FIRST, second)]
     expected = [
         edits(
             processor._program_of(role, replace(BACKEND, policy=each), 100, None, params(**fields))
