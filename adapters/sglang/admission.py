@@ -185,7 +185,7 @@ class Admission:
         decided = None
         if payload is not None:
             decided = self.decide(payload, sampling_params, request.input_embeds is None)
-        continued = 0
+        continued, losing = 0, ()
         acting = payload if decided is not None else None
         is_bare = payload is processor is None
         takes_default = is_bare and self._takes_default(sampling_params)
@@ -196,13 +196,15 @@ class Admission:
         if payload is not None:
             decoded, program = admit(self.backend, payload, self._vocab_size)
             continued, losing = decoded.continued, () if acting is None else program.may_lose
-            count("gated" if acting is None else "admitted", stage(), may_lose=losing)
+        decision = "gated" if acting is None else "admitted"
         other = processor if payload is None else None
         if sampling_params.get("max_new_tokens") != 0:
             acting = self._marked(acting, sampling_params, other)
         guard = self._guard(sampling_params, other, request.input_embeds is None)
         if guard is not None and continued:  # it may act where the request's own specs do not
             guard = encode(decode(guard).specs, generation_only=False, continued=continued)
+        if payload is not None:  # and nothing refuses it any more
+            count(decision, stage(), may_lose=losing)
         policy, specs = self.backend.policy or Policy(), ()
         if decided is not None:
             specs = decided.specs

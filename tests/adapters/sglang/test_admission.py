@@ -186,6 +186,41 @@ def test_a_chain_is_checked_where_it_acts(
         admitted(admission, {"temperature": 0.7}, logitport=payload)
 
 
+MARKED = Policy(profiles={"news": Mark("news", 1)}, required="news")
+BODIES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "greedy": {"temperature": 0},
+    "a regular expression": {"regex": "a+"},
+    "no output": {"max_new_tokens": 0},
+    "a ban": {"logit_bias": {"8": -100}},
+}
+PAYLOADS: dict[str, Any] = {
+    "a bias": lp.encode(BIAS),
+    "a bias for all stages": lp.encode(BIAS, generation_only=False),
+    "what is forced": lp.encode(FORCED),
+    "what does not exist": '[{"kind": "mind_reader"}]',
+    "a mark": '[{"kind": "watermark", "profile": "news"}]',
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+@pytest.mark.parametrize("own", BODIES.values(), ids=BODIES)
+def test_a_request_is_counted_once(
+    own: dict[str, Any], payload: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    counted = list[str]()
+    monkeypatch.setattr(module, "count", lambda decision, *_, **__: counted.append(decision))
+    for policy in (Policy(), GUARD, MARKED):
+        counted.clear()
+        try:
+            admitted(make(policy), own, **({} if payload is None else {KEY: payload}))
+        except ValueError:
+            assert counted == ["refused"]
+        else:
+            assert counted == ["admitted"] * (payload is not None)
+
+
 def test_a_guard_leaves_no_room_for_another_processor(make: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
     request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")
