@@ -13,7 +13,7 @@ from ..content import read_content
 from ..tokenizer_copy import TokenizerCopy
 from .failures import failing_plainly
 from .printing import say
-from .reply import read_reply
+from .reply import is_answer, read_reply
 from .source import read_text
 from .texts import digest_of, load_tokenizer, quoted
 
@@ -87,7 +87,11 @@ def detect(
         raise ValueError("A text needs --tokenizer; if INPUT is token ids, use --tokens")
     else:
         before = texts.encode(read_text(prompt)) if prompt else ()
-        question = Question(read_text(file), prompt_token_ids=[*before])
+        text = read_text(file)
+        if is_answer(text):
+            what = "INPUT is a server's answer: examine its tokens with --tokens, or its text alone"
+            raise ValueError(what)
+        question = Question(text, prompt_token_ids=[*before])
     found, token_ids = examine(question, known, texts, threshold)
 
     def text_of(*ids: int) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
@@ -77,6 +77,22 @@ class Step:
         than = inf if self.logprob is None else self.logprob
         above = [each for each in self.likeliest if each[1] > than]
         return sorted(above, key=lambda each: each[1], reverse=True)
+
+
+def is_answer(text: str) -> bool:
+    """Whether a text is what a server answers, and no prose."""
+    if text.startswith("data: {"):
+        return True
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return False
+    first = found[0] if isinstance(found, list) and found else found
+    return isinstance(first, dict) and not _OF_ANSWERS.isdisjoint(cast("dict[str, Any]", first))
+
+
+_OF_ANSWERS = {"choices", "output_ids", "meta_info", "token_ids"}
+"""Fields of the answers of engines, of which prose in JSON has none."""
 
 
 def chance(logprob: float) -> str:

@@ -9,15 +9,21 @@ A file has profiles by name; see "Profiles of marks" in docs/wire.md::
         width: 4
 """
 
+import logging
 import os
 import re
+import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
+from ...spec.errors import shown
 from ..files import read_file
+
+logger = logging.getLogger(__name__)
 
 Width = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """A number of tokens before a token, by which its random number is chosen."""
@@ -56,12 +62,21 @@ class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"No key in the variable {self.env}")
             return text
         try:
-            return read_file(self.file, MAX_KEY_BYTES).strip()
+            text = read_file(self.file, MAX_KEY_BYTES).strip()
+            _warn_of_readers(self.file)
+            return text
         except OSError as error:
             why = str(error.strerror)
         except ValueError:
             why = f"expected a regular file with a text of at most {MAX_KEY_BYTES:,} bytes"
         raise ValueError(f"No key in the file {self.file}: {why}")
+
+
+@lru_cache
+def _warn_of_readers(file: str) -> None:
+    """Warn once of a key that everybody on the machine can read."""
+    if os.stat(file).st_mode & stat.S_IROTH:
+        logger.warning("logitport: everybody can read the key in %s: chmod o-r", shown(file))
 
 
 class Scores(NamedTuple):

@@ -119,6 +119,24 @@ def test_the_tokenizer_of_a_profile(
         assert digest() in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "is_answer"),
+    [
+        ('{"id": "1", "choices": [{"message": {"content": "1 2"}}]}', True),
+        ('{"text": "1 2", "meta_info": {}}', True),
+        ('[{"text": "1 2", "output_ids": [1]}]', True),
+        ('data: {"choices": []}', True),
+        (text_of(MARKED), False),
+    ],
+)
+def test_a_servers_answer_is_no_prose(text: str, is_answer: bool):
+    result = run(*ARGUMENTS, "--tokenizer", ".", text=text)
+    assert result.exit_code == 2 * is_answer
+    assert ("INPUT is a server's answer: examine its tokens with --tokens" in result.stderr) == (
+        is_answer
+    )
+
+
 def test_the_prompt_of_a_text():
     profile = {"scheme": "sglang-gumbel", "key": {"env": "NEWS_KEY"}}
     Path("marks.json").write_text(json.dumps({"news": profile}))

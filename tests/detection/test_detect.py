@@ -159,6 +159,18 @@ def test_wrong_keys(fields: dict[str, Any], key: str, message: str, tmp_path: Pa
         assert "7766" not in shown.replace(str(file), "")
 
 
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_key_that_everybody_can_read(
+    mode: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (file := tmp_path / "key").write_text("7766")
+    file.chmod(mode)
+    for _ in range(2):
+        assert KeySource(file=str(file)).read() == "7766"
+    said = [f"logitport: everybody can read the key in {file}: chmod o-r"]
+    assert [each.getMessage() for each in caplog.records] == said * warns
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
