@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -178,8 +178,9 @@ class Backend:
         request needs the vocabulary.
         """
         if self.load_vocabulary is not None:
-            _loading(self.load_vocabulary)
-        _compile_loops()
+            _loading_once(self.load_vocabulary)
+        with _STARTS:
+            _compile_loops()
         return self
 
     def vocabulary(self) -> "Vocabulary | None":
@@ -190,7 +191,7 @@ class Backend:
         """
         if self.load_vocabulary is None:
             return None
-        loading = _loading(self.load_vocabulary)
+        loading = _loading_once(self.load_vocabulary)
         if (error := loading.exception()) is not None:
             what = f"The vocabulary of {self.name}'s tokenizer cannot be read: {text_of(error)}"
             raise SpecError(what) from error
@@ -227,6 +228,10 @@ def _read(
     return made.first(vocab_size).ending(end_tokens())
 
 
+_STARTS = Lock()
+"""Held while a thread is started: a cache does not keep two threads from the same call."""
+
+
 @lru_cache(maxsize=1)
 def _compile_loops() -> None:
     from .core.warm_up import prepare
@@ -238,6 +243,11 @@ def _compile_loops() -> None:
 def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]":
     """Load a vocabulary in a thread. An error is kept: the next call would fail as well."""
     return ThreadPoolExecutor(1, "logitport-vocabulary").submit(_load, load_vocabulary)
+
+
+def _loading_once(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]":
+    with _STARTS:
+        return _loading(load_vocabulary)
 
 
 def _load(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary":

@@ -14,7 +14,11 @@ def lazy(package: str, **modules: str) -> Callable[[str], Any]:
 
     def getattr_(name: str) -> Any:
         if name in modules:
-            return getattr(import_module(modules[name], package), name)
+            try:
+                return getattr(import_module(modules[name], package), name)
+            except ModuleNotFoundError as error:
+                what = f"{package}.{name} needs {error.name}, which is not installed"
+                raise ModuleNotFoundError(what, name=error.name) from error
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattr_

@@ -120,6 +120,12 @@ class TestImportsOfAProcess:
         assert "logitport.spec" in out.split()
         assert not absent & set(out.split())
 
+    def test_what_needs_torch_says_so(self):
+        code = "import sys; sys.modules['torch'] = None; from logitport.adapters import core\n"
+        code += "try: core.DeviceRealizer\nexcept ModuleNotFoundError as error: print(error)"
+        what = "logitport.adapters.core.DeviceRealizer needs torch, which is not installed"
+        assert run(sys.executable, "-c", code).strip() == what
+
     def test_a_front_end_loads_the_processor_and_no_more_of_an_engine(self):
         """vLLM's own interface brings torch; what realizes is for workers alone."""
         out = run(

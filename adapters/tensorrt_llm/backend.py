@@ -1,23 +1,14 @@
 """What this adapter can do."""
 
-from ...spec import (
-    AllowedScriptsSpec,
-    BannedScriptsSpec,
-    BannedTextSpec,
-    ChainSpec,
-    GrammarSpec,
-    MaxRunSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    WatermarkSpec,
-)
+from ...spec import ChainSpec, GrammarSpec, PythonProcessorSpec, SamplingSpec, WatermarkSpec
+from ...spec.base import TextSpec
 from .. import REALIZABLE, Backend
 
 BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE
-    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec}
-    - {ChainSpec, GrammarSpec, WatermarkSpec},
+    - {kind for kind in REALIZABLE if issubclass(kind, TextSpec)}
+    - {ChainSpec, GrammarSpec, PythonProcessorSpec, WatermarkSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
     packages={"tensorrt-llm": "tensorrt-llm"},

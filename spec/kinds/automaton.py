@@ -118,7 +118,8 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
         )
 
     A token that a state forces must not be banned by another spec, and an automaton that forces one
-    cannot stand beside a grammar. Otherwise it is compared with no other spec.
+    cannot stand beside a grammar. Otherwise it is compared with other specs as each kind is: as far
+    as the tokens are determined.
 
     Examples:
         >>> from logitport.adapters.reference import edit

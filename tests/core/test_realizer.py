@@ -22,6 +22,7 @@ from logitport.adapters.core import (
     editor_for,
 )
 from logitport.adapters.core.host.editors import HostEditor
+from logitport.adapters.core.host.tensor_editors import TensorEditor
 from logitport.adapters.reference import (
     Add,
     edit,
@@ -558,13 +559,24 @@ def test_lists_that_are_allowed_together() -> None:
                 request.output.clear()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_row_beyond_the_logits_writes_nowhere(dtype: torch.dtype):
-    """Compiled loops check no bounds: a backend that never removes requests has such rows."""
+@pytest.mark.parametrize(
+    ("dtype", "editor"),
+    [(torch.float32, None), (torch.float16, None), (torch.float32, TensorEditor)],
+)
+def test_a_row_beyond_the_logits_writes_nowhere(
+    dtype: torch.dtype, editor: Any, caplog: pytest.LogCaptureFixture
+):
+    """Compiled loops check no bounds: a backend that never removes requests has such rows.
+
+    A GPU checks some, and ends the process.
+    """
     memory = torch.zeros((4, 8), dtype=dtype)
     realizer = Realizer(8, lambda specs: compile_specs(specs))
+    if editor is not None:
+        realizer._editor = editor()
     for row in range(3):
         realizer.enter(row, (s.BannedTokensSpec((5,)),), [], [], 0)
     realizer.apply(memory[:1])
     assert realizer.failed_requests == 3
+    assert "Row 2 is beyond the logits of 1 rows" in caplog.text
     assert not memory[1:].any()

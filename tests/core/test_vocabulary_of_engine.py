@@ -2,11 +2,15 @@
 
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
+from time import sleep
+from typing import Any
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters import backend as backend_module
 from logitport.adapters.core import Vocabulary, compile_specs, unsupported
 from logitport.adapters.core.kinds import Context, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
@@ -64,6 +68,24 @@ def test_a_vocabulary_is_loaded_when_a_spec_needs_it_and_once():
     assert calls == ["load"]
     assert Backend("engine", REALIZABLE).vocabulary() is None
     assert backend != replace(backend, load_vocabulary=lambda: small())
+
+
+def test_a_vocabulary_is_loaded_once_for_several_threads(monkeypatch: pytest.MonkeyPatch):
+    """Threads that come while the first one starts to load."""
+    started: list[str] = []
+
+    class Slow(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any) -> None:
+            started.append("load")
+            sleep(0.05)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(backend_module, "ThreadPoolExecutor", Slow)
+    backend = Backend("engine", REALIZABLE, load_vocabulary=lambda: small())
+    with ThreadPoolExecutor(4) as threads:
+        found = [each.result() for each in [threads.submit(backend.vocabulary) for _ in range(4)]]
+    assert started == ["load"]
+    assert len({*map(id, found)}) == 1
 
 
 def test_a_vocabulary_is_loaded_in_advance_beside_other_work():

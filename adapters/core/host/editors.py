@@ -58,7 +58,7 @@ class Edits:
         return self._rows[1]
 
     def check_rows(self, rows: int) -> None:
-        """Check that the logits have the row of each index: neither loops nor kernels do.
+        """Check that the logits have the row of each index: no loop, kernel or GPU does.
 
         Raises:
             IndexError: if they have too few rows.
@@ -221,6 +221,7 @@ class Editor(ABC):
         """
         indices, is_limited, is_offered = edits.find_edited()
         if len(indices):
+            edits.check_rows(logits.shape[0])
             columns = logits.shape[1]
             rows, changes = edits.rows[indices], np.zeros((len(indices), columns), np.float32)
             starts = _starts_of(indices, edits, columns)
