@@ -1,7 +1,7 @@
 """Immutable JSON objects, so that a spec which holds one is a value like any other spec."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -102,7 +102,7 @@ def _frozen(value: Any, levels: int) -> Any:
         )
     if kind is str:
         try:
-            value.isascii() or value.encode()
+            value.encode()
         except UnicodeEncodeError:
             raise SpecError("Expected valid Unicode") from None
     elif kind is int:
@@ -119,7 +119,10 @@ def _frozen(value: Any, levels: int) -> Any:
     return value
 
 
-_PLAIN = (str, str), (int, int), (float, float), ((list, tuple), list), (Mapping, dict)
+_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    *((str, str), (int, int), (float, float)),
+    *(((list, tuple), list), (Mapping, dict)),
+)
 """Types, and those that a parser has for them."""
 
 

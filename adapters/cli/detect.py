@@ -13,7 +13,7 @@ from ..content import read_content
 from ..tokenizer_copy import TokenizerCopy
 from .failures import failing_plainly
 from .printing import say
-from .reply import is_answer, read_reply
+from .reply import ANSWER, read_reply
 from .source import read_text
 from .texts import digest_of, load_tokenizer, quoted
 
@@ -88,9 +88,9 @@ def detect(
     else:
         before = texts.encode(read_text(prompt)) if prompt else ()
         text = read_text(file)
-        if is_answer(text):
-            what = "INPUT is a server's answer: examine its tokens with --tokens, or its text alone"
-            raise ValueError(what)
+        if ANSWER.match(text):
+            what = "examine its tokens with --tokens, or its text alone"
+            raise ValueError(f"INPUT is a server's answer: {what}")
         question = Question(text, prompt_token_ids=[*before])
     found, token_ids = examine(question, known, texts, threshold)
 

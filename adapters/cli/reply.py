@@ -1,10 +1,11 @@
 """Finished replies: the token ids in the answers of servers, and what specs did about each."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -79,20 +80,8 @@ class Step:
         return sorted(above, key=lambda each: each[1], reverse=True)
 
 
-def is_answer(text: str) -> bool:
-    """Whether a text is what a server answers, and no prose."""
-    if text.startswith("data: {"):
-        return True
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return False
-    first = found[0] if isinstance(found, list) and found else found
-    return isinstance(first, dict) and not _OF_ANSWERS.isdisjoint(cast("dict[str, Any]", first))
-
-
-_OF_ANSWERS = {"choices", "output_ids", "meta_info", "token_ids"}
-"""Fields of the answers of engines, of which prose in JSON has none."""
+ANSWER = re.compile(r'(data: )?\s*\[?\s*{\s*"(id|object|choices|text|output_ids|meta_info)"\s*:')
+"""How the answer of a server begins, which is no prose."""
 
 
 def chance(logprob: float) -> str:

@@ -172,14 +172,13 @@ class ConformanceSuite(SuiteBase):
         others = (other,) * (self.long_prompt - 1)
         prompt = (one, *others) if is_first else (*others, one)
         (output,) = generate([Request(prompt, (PromptBiasSpec(1e4, (other,)),))])
-        where = f"the {'first' if is_first else 'last'} of {len(prompt)} tokens of the prompt"
+        where = f"the {'first' if is_first else 'last'} token of the prompt"
         assert output.token_ids[0] == one, f"Expected {one}, {where}, got {output.token_ids[0]}"
 
     def test_last_token_of_the_vocabulary(self, generate: Generate):
         """The logits have a column for each token: ``vocab_size`` or more."""
         self._needs(ForcedTokenSequenceSpec)
-        last = max(self._tokens(self.vocab_size - 1))
-        spec = ForcedTokenSequenceSpec((last,), self.eos_token_id)
+        spec = ForcedTokenSequenceSpec((max(self._tokens(self.vocab_size - 1)),))
         (output,) = generate([Request(self._tokens(5), (spec,))])
         self._check(spec, (), output)
 
@@ -297,8 +296,8 @@ class ConformanceSuite(SuiteBase):
         self._declared("attaches")
         (free,) = self._free(generate, 1)
         spec = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
-        sent = {"attached_for": Stage.PREFILL, "generation_only": generation_only}
-        (output,) = generate([replace(free[0], specs=(spec,), **sent)])
+        request = replace(free[0], specs=(spec,), generation_only=generation_only)
+        (output,) = generate([replace(request, attached_for=Stage.PREFILL)])
         if generation_only:
             assert output.token_ids == free[1], "`attach` must pass `stage` on"
         else:
@@ -388,11 +387,9 @@ def _difference(scores: np.ndarray, expected: np.ndarray, tolerance: float = 1e-
     if scores.shape != expected.shape:
         return f"expected scores of shape {expected.shape}, got {scores.shape}"
     wrong = ~np.isclose(scores, expected, tolerance, tolerance, equal_nan=True)
-    if not wrong.any():
-        return ""
     token = int(np.argmax(np.where(wrong, np.abs(scores - expected), -1)))
     what = f"expected {expected[token]:.6g} for token {token}, got {scores[token]:.6g}"
-    return f"{what} ({wrong.sum()} tokens differ)"
+    return f"{what} ({wrong.sum()} tokens differ)" if wrong.any() else ""
 
 
 def _normalized(scores: Any) -> np.ndarray:
