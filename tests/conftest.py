@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from examples._support import v2_on_cpu
-from tests.support.share import is_drawn
 from tests.support.paths import ROOT
+from tests.support.share import is_drawn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

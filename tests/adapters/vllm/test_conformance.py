@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from logitport.adapters.conformance import Generate, Output, Request
-from logitport.adapters.vllm import BACKEND
+from logitport.adapters.vllm import BACKEND, attach
 
 from tests.adapters.suite import TinySuite
 
@@ -16,15 +16,17 @@ VOCABULARY = 512
 
 class TestConformance(TinySuite):
     backend = BACKEND
+    attaches = True
     uses = ("tiny",)
 
     def run(self, tiny: Engine, requests: Sequence[Request]) -> list[Output]:
         asked = [
-            params(
+            attach(
+                params(max_tokens=each.max_tokens, logprobs=-1 if each.shows_scores else None),
                 each.specs,
+                stage=each.attached_for,
+                generation_only=each.generation_only,
                 continued=each.continued,
-                max_tokens=each.max_tokens,
-                logprobs=-1 if each.shows_scores else None,
             )
             for each in requests
         ]
