@@ -291,8 +291,12 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = spec_error(error)
         elif isinstance(error, msgspec.ValidationError):
             refusal = _validation_error(error)
-            if needs_the_field(refusal) or "bias" in refusal.location:
+            if needs_the_field(refusal):
                 return None
+            if "bias" in refusal.location:  # a number beyond floats stops a parser without types
+                with suppress(msgspec.DecodeError, UnicodeError):
+                    msgspec.json.decode(text)
+                    return None
     except UnicodeError:
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
