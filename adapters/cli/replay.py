@@ -29,7 +29,8 @@ def replay(
 ) -> None:
     """Say why a reply has its tokens, with no engine.
 
-    The exit status is 1 if a token breaks a spec, and 2 if a spec is not replayed.
+    The exit status is 1 if a token breaks a spec or the reply ended too early, and 2 if a spec is
+    not replayed.
     """
     from .steps import trace
 
@@ -62,11 +63,20 @@ def replay(
                 what += f", likeliest {quoted(text)} {chance(logprob)}"
             say(what, fg=None if step.obeyed else "red")
         say(found.verdict)
-        if found.unreached:
-            say("`stop_tokens` of `phases` bans what ends a reply, in every phase but the last.")
+        for last, advice in UNREACHED.items():
+            if any(path.endswith(last) for path in found.unreached):
+                say(advice)
         for note in notes:
             say(note, err=True)
-    raise typer.Exit(1 if found.broken or found.unreached else 2 if notes else 0)
+    raise typer.Exit(found.status)
+
+
+UNREACHED = {
+    "]": "`stop_tokens` of `phases` bans what ends a reply, in every phase but the last.",
+    "token_ids": "`max_tokens`, a stop text and an end token that `at_end` does not name end a "
+    "reply without its text.",
+}
+"""What to do about a reply that ended before a phase, or before a text, by its path's end."""
 
 
 def standing(steps: Sequence[Step]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import chain, islice
 
 from ...spec import (
+    AtEndSpec,
     LogitsProcessorSpec,
     NativeSpec,
     PhasesSpec,
@@ -13,7 +14,7 @@ from ...spec import (
     PromptBiasSpec,
     SpecError,
 )
-from ...spec.errors import Name
+from ...spec.errors import Name, path_text
 from ..core import Automaton, Program, VocabularyOf, check_continued, compile_specs
 from ..core.automaton.automata import along
 from ..core.kinds.phases import reachable
@@ -39,7 +40,7 @@ class Replay:
         specs: the specs by their paths.
         steps: the steps, one for each token.
         notes: a line for each spec that is not replayed: what is missing, and what to do.
-        unreached: the paths of the phases that the reply has not come to.
+        unreached: the paths of the phases, and of texts at the end, that the reply has not come to.
     """
 
     specs: Mapping[str, LogitsProcessorSpec]
@@ -51,6 +52,11 @@ class Replay:
     def broken(self) -> list[Step]:
         """The steps whose tokens break a spec."""
         return [step for step in self.steps if not step.obeyed]
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command."""
+        return 1 if self.broken or self.unreached else 2 if self.notes else 0
 
     @property
     def verdict(self) -> str:
@@ -98,8 +104,9 @@ def trace(
             within = error.location[2:]  # of the one spec
             error = SpecError(error.parts, *((Name(path), *within) if within else ()))
             why = f"{error}. {_advice(spec, vocabulary)}"
-        if program is not None and program.per_request:
-            program, why = None, f"it is code, which the engine runs. {LEAVE_OUT}"
+        for part, *_ in () if program is None else program.parts:
+            if unknown := UNKNOWN.get(type(part)):
+                program, why = None, f"{unknown}. {LEAVE_OUT}"
         if program is None:
             notes.append(f"{path} `{spec.kind}` is not replayed: {why}")
             continue
@@ -117,6 +124,9 @@ def trace(
             acted = {number for _, since in states for number, at in enumerate(since) if at >= 0}
             furthest = max(indices[number - 1] for number in acted if number)
             unreached += [f"{path}.phases[{i}]" for i in range(furthest + 1, len(spec.phases))]
+        for automaton, state in zip(program.automata, states[-1][0], strict=True):
+            if automaton.moves and 0 <= state < automaton.states - 1:
+                unreached += _texts_at_end(path, spec)
         every = _along(program, states[:-1], prompt, output, size)
         ways[path] = islice(every, continued, None)
     steps: list[Step] = []
@@ -130,6 +140,21 @@ def trace(
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"
+UNKNOWN: Mapping[type, str] = {
+    Grammar: "it has a grammar, whose text is not read here",
+    Chain: "what it leaves is a matter of probabilities",
+    Mark: "its tokens are drawn with a key",
+    PerRequest: "it is code, which the engine runs",
+}
+"""Parts without edits that the reply's tokens alone decide."""
+
+
+def _texts_at_end(path: str, spec: LogitsProcessorSpec) -> Iterator[str]:
+    """Yield the paths of the texts at the end of a spec."""
+    within = spec.inner_specs() if isinstance(spec, PhasesSpec) else [((), spec)]
+    for below, each in within:
+        if isinstance(each, AtEndSpec):
+            yield f"{path}{path_text((*below, 'token_ids'))[1:]}"
 
 
 def _advice(spec: LogitsProcessorSpec, vocabulary: VocabularyOf | None) -> str:
@@ -151,7 +176,7 @@ def _along(
     rules = [
         (part.spec if isinstance(part, LoopRule) else part, phase)
         for part, phase, *_ in program.parts
-        if not isinstance(part, Automaton | PerRequest | Chain | Grammar | Mark)
+        if not isinstance(part, Automaton)
     ]
     seam = len(prompt)
     for i, (at, since) in enumerate(states):

@@ -142,6 +142,59 @@ def test_a_spec_that_another_overrides_is_broken(
     assert (step.obeyed, step.broken) == (not broken, broken)
 
 
+PIECES = [b"no", b"yes", b"a", b" ", b"\xd0\x96", b"5", None]
+A, B = 2, 5
+END = s.AtEndSpec((A,), (B,))
+
+# A spec, and tokens that break it: by themselves, or as far as one can see here.
+BROKEN: list[tuple[s.LogitsProcessorSpec, list[int]]] = [
+    (s.ForcedTokenSequenceSpec((A,)), [B]),
+    (s.PromptBiasSpec(-1000), [A]),
+    (s.LogitBiasSpec({A: 1000}), [B]),
+    (s.SequenceBiasSpec(((A, B),), (1000,)), [A, A]),
+    (s.AllowedTokensSpec((A,)), [B]),
+    (s.BannedTokensSpec((A,)), [A]),
+    (s.BannedSequencesSpec(((A, B),)), [A, B]),
+    (s.BannedTextSpec(("yes",)), [1]),
+    (s.MaxRunSpec(2, ("a",)), [A, A, A]),
+    (s.AllowedScriptsSpec(("Latin",)), [4]),
+    (s.BannedScriptsSpec(("Cyrillic",)), [4]),
+    (s.NoRepeatNgramSpec(1, output_only=True), [A, A]),
+    (s.NoLoopSpec(2, output_only=True), [A, A, A]),
+    (s.DrySpec(1000.0, allowed_length=1), [A, A, A]),
+    (s.MinTokensSpec(2, (B,)), [A, B]),
+    (s.ForcedEndSpec(1, (A,)), [B, B]),
+    (s.TriggerSpec((A,), (B,)), [A, A]),
+    (s.ChoiceSpec(((A,), (0,))), [B]),
+    (s.ThinkingBudgetSpec(1, (A,), (B,)), [A, 0, 0]),
+    (s.AutomatonSpec((s.AutomatonState(force=A),)), [B]),
+    (s.GrammarSpec(choices=("yes", "no")), [A]),
+    (s.SamplingSpec(temperature=0.0), [A]),
+    (s.ChainSpec((s.ChainStep(top_k=1),)), [A]),
+    (s.WatermarkSpec("any"), [A]),
+    (s.PluginSpec("any"), [A]),
+    (s.PythonProcessorSpec(lambda: lambda output_ids, logits: None), [A]),
+    (END, [B]),
+    (END, [0]),  # ``max_tokens`` came before the text
+    (s.AtEndSpec((A, 0), (B,)), [A]),  # and here within it
+]
+
+
+def test_a_broken_reply_is_never_all_well():
+    """No kind says that all is well of a reply that breaks it, alone or within phases."""
+    assert {type(spec) for spec, _ in BROKEN} == {*KINDS} - {s.PhasesSpec}
+    vocabulary = Vocabulary.of_tokens(PIECES)
+    for spec, output in BROKEN:
+        reply = Reply((A,), output, ())
+        assert trace({"$": spec}, reply, lambda: vocabulary).status, spec
+        try:
+            phases = s.PhasesSpec((s.Phase((spec,)),))
+        except s.SpecError:  # it stands beside phases
+            continue
+        assert trace({"$": phases}, reply, lambda: vocabulary).status, phases
+    assert trace({"$": END}, Reply(None, [0, A, B], ())).status == 0
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()
