@@ -204,6 +204,27 @@ AT_END = s.ForcedEndSpec(4, (1, 5))
         (ZEBRA, (s.TriggerSpec((ZE,), (BRA,)),), "", ""),
         (
             ZEBRA,
+            (s.ChoiceSpec(((5,), (ZE, BRA)), END),),  # an answer of two tokens
+            "guard[0], which bans token 4",
+            "$.specs[0].choices[1][1]",
+        ),
+        (ZEBRA, (s.ChoiceSpec(((5,), (1,)), END),), "", ""),
+        (ZEBRA, (s.ChoiceSpec(((ZE, BRA), (ZE, 1)), END),), "", ""),
+        (
+            ZEBRA,
+            (s.AtEndSpec((1, ZE, BRA), (END,)),),
+            "guard[0], which bans token 4",
+            "$.specs[0].token_ids[2]",
+        ),
+        (
+            (s.BannedTextSpec(("zebra",), whole_words=True),),
+            (s.ForcedTokenSequenceSpec((ZE, BRA)),),
+            "guard[0], which bans token 4",
+            "$.specs[0].token_ids[1]",
+        ),
+        ((s.ForcedEndSpec(1, (END,)),), (s.ForcedTokenSequenceSpec((0, 1, 2)),), "", ""),
+        (
+            ZEBRA,
             (s.TriggerSpec((0,), (5,)),),
             "guard[0], which bans token 5",
             "$.specs[0].token_ids[0]",

@@ -370,7 +370,8 @@ def test_kinds_that_can_complete_have_a_reference_for_it():
     [
         (BannedTokensSpec((5,)), "$.specs[1].phases[1].specs[0].token_ids[1]"),
         (BannedSequencesSpec(((5,),)), "$.specs[1].phases[1].specs[0].token_ids[1]"),
-        (BannedSequencesSpec(((4, 5),)), None),
+        (BannedSequencesSpec(((4, 5),)), "$.specs[1].phases[1].specs[0].token_ids[1]"),
+        (BannedSequencesSpec(((5, 4),)), None),
         (AllowedTokensSpec((1, 2, 3, 4, 5, 6, 7, 8)), "$.specs[1].eos_token_id"),
         (AllowedTokensSpec(tuple(range(10))), None),
         (Forced((3,)), None),

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from ....spec import (
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
     NativeSpec,
     PluginSpec,
@@ -59,13 +61,15 @@ def check_contradictions(
     """
     left = budget() if left is None else left
     ends = ends_of(specs)
-    found = find_used(program) or _follow(program, vocab_size, ends, left)
-    found = found or find_forced(program, None, ends)
+    found = find_used(program) or follow_all(program, vocab_size, ends, left)
+    found = found or find_forced(program, None, ends, left)
     if found is not None:
         raise error_of(found, specs, program)
 
 
-def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> Contradiction | None:
+def follow_all(
+    program: Program, vocab_size: int | None, ends: Any, left: Any
+) -> Contradiction | None:
     """Follow all automata together."""
     of_loops = [rule.forcing for rule in program.loops]  # a rule decides when these force
     which = [
@@ -117,8 +121,11 @@ def may_lose(
     may_ban_all = bool(bans) and vocab_size is not None and edited + sum(bans) >= vocab_size
     winning = refusing if may_ban_all else winning
     losing = [*_losing_to_grammars(program)]
-    for i, (part, phase, *_) in enumerate(parts):
+    for i, (part, phase, _, of) in enumerate(parts):
         others = [k for k in winning if k != i and program.act_together(phase, parts[k].phase)]
+        if all(isinstance(specs[j], ForcedTokenSequenceSpec | ChoiceSpec) for j in of):
+            # Where the output begins so, no text for its end can come before.
+            others = [k for k in others if not automata[k].moves]
         if isinstance(part, Automaton) and part.moves:
             continue  # what it forces comes before all else
         if not isinstance(part, Automaton):

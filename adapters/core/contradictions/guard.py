@@ -1,20 +1,20 @@
-"""Whether a guard certainly stops what specs force: sets of tokens are compared, and no states.
+"""Whether a guard certainly stops what specs force or list.
 
 Everything else is decided in the row, where the guard's edits come last.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import replace
 
 from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.errors import Name
+from ..automaton import Automaton
 from ..automaton.arrays import distinct
 from ..parts import Program
-from .check import ends_of
-from .follow import ALLOW
+from .check import budget, ends_of, follow_all
+from .follow import ALLOW, FORCE, MOVE
 from .report import kinds_of, path_of, specs_of, why
-from .sets import find_forced, offered_by, refusals, refused
+from .sets import find_forced, is_any, offered_by, refusals
 
 
 def check_guard(
@@ -23,7 +23,7 @@ def check_guard(
     guard: Sequence[LogitsProcessorSpec],
     guarding: Program,
 ) -> None:
-    """Refuse specs that force a token, or begin with a list of tokens, that a guard never leaves.
+    """Refuse specs that force or list tokens where a guard leaves none of them.
 
     Args:
         specs: the specs of a request, or one that means the same as a field of it.
@@ -34,23 +34,27 @@ def check_guard(
     Raises:
         SpecError: at a spec, with the spec of the guard.
     """
-    of_guard = [each for each, phase, _ in guarding.lanes if not phase]
-    found = find_forced(program, of_guard, ends_of(specs))
-    for i, (automaton, phase, _) in enumerate(() if found else program.lanes):
-        if automaton.edit[0] == ALLOW and program.since[phase] == 0:
-            ends = np.append(0, automaton.set_ends)[automaton.operand[0] :]
-            left = automaton.set_tokens[ends[0] : ends[1]]
-            for k, each in enumerate(of_guard):
-                left = left[~refused(each, left)]
-                if not len(left):
-                    found = found or (i, (k,), -1)
+    of_guard = [each for each in guarding.parts if isinstance(each.part, Automaton)]
+    of_guard = [each for each in of_guard if not each.phase]
+    ends, left, count = ends_of(specs), budget(), len(program.automata)
+    found = find_forced(program, [each.part for each in of_guard], ends, left)
     if found is not None:
-        part, (other,), token = found
+        part, others, token = found
+    elif any(is_any(each, FORCE, ALLOW) for each in program.automata):
+        # What the guard forces itself cuts a text, as the operator wants it.
+        of_guard = [each for each in of_guard if not is_any(each.part, FORCE, MOVE)]
+        both = replace(program, parts=(*program.parts, *of_guard))
+        part, others, token = follow_all(both, None, ends, left) or (-1, (), -1)
+        every = [i for i in (part, *others) if i >= 0]
+        part, others = min(every, default=count), [i - count for i in every if i >= count]
+    else:
+        return
+    if part < count and others:
+        other = of_guard[others[0]]
         index = specs_of(token, specs, program.compared[part].specs)[-1]
-        of_other = next(each.specs for each in guarding.parts if each.part is of_guard[other])
-        named = Name(f"the server's guard[{specs_of(token, guard, of_other)[0]}]")
+        named = Name(f"the server's guard[{specs_of(token, guard, other.specs)[0]}]")
         raise SpecError(
-            ("Conflicts with ", (named,), why(token, (of_guard[other],))),
+            ("Conflicts with ", (named,), why(token, (other.part,))),
             *("specs", index, *path_of(token, specs[index])),
         )
 

@@ -1,4 +1,8 @@
-"""Tokens that an automaton forces, lists or refuses, in any of its states or in each of them."""
+"""Tokens that an automaton forces, lists or refuses, in any of its states or in each of them.
+
+A forced text is followed through another automaton from all states of that: what these refuse of
+the text is certain, whatever comes before it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +13,10 @@ from ..automaton import NO_TIMER, Automaton
 from ..automaton.arrays import TOKEN, distinct
 from ..automaton.automaton import TARGETS
 from ..automaton.pool import AutomatonPool, sizes_of
-from ..automaton.steps import FAILED, STATE, TIMER, step
+from ..automaton.steps import FAILED, STATE, TIMER, step, take
 from ..loops import loop
 from ..parts import Program
-from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, FREE, MOVE, OTHER, find_token
+from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, FREE, MOVE, OTHER, find_token, is_refused
 
 Contradiction = tuple[int, Sequence[int], int]
 """A step that leaves no token: the automaton that forces or lists tokens, or -1; those that refuse
@@ -90,17 +94,20 @@ def refused(automaton: Automaton, tokens: Any) -> Any:
 
 
 def find_forced(
-    program: Program, guard: Sequence[Automaton] | None, ends: Any
+    program: Program, guard: Sequence[Automaton] | None, ends: Any, left: Any
 ) -> Contradiction | None:
-    """Find a token that an automaton forces, and that another one refuses in each of its states.
+    """Find a token that an automaton forces, and that another one refuses there, in any case.
 
-    The others are those of the program that act at the same steps, or those of a guard. After one
-    of ``ends``, the request may be over. The ``others`` of what is found are indices of automata.
+    It does so in each of its states, or in each that the text's tokens before lead to. The others
+    are those of the program that act at the same steps, or those of a guard. After one of ``ends``,
+    the request may be over. The ``others`` of what is found are indices of automata. ``left`` is
+    the work that is left, as for ``follow``.
     """
     lanes, all_forced = program.lanes, [forced_by(each) for each in program.automata]
     refusing = program.automata if guard is None else guard
     forced = distinct(np.concatenate([*all_forced, np.zeros(0, np.int32)]))
-    if not any(refused(each, forced).any() for each in refusing):
+    suspects = [refusals(each, forced).any() for each in refusing]
+    if not any(suspects):
         return None
     is_reached = _reach_phases(program, ends)
     for i, (automaton, phase, _) in enumerate(lanes):
@@ -117,10 +124,77 @@ def find_forced(
             never = np.concatenate([never, *(tokens[refused(each, tokens)] for _, each in beside)])
         reached = reach(automaton, distinct(never))
         forced = distinct(forced_by(automaton, reached))
-        for k, each in beside:
+        for k, each in beside if len(forced) else ():
+            if not suspects[k] or not refusals(each, forced).any():
+                continue
             if (mask := refused(each, forced)).any():
                 return i, (k,), int(forced[mask][0])
+            if each.states > 1 and not is_any(each, FORCE, MOVE) and (each.timeout < 0).all():
+                pool, (text, first) = tables_of((automaton, each))
+                sets = pool.set_ends, pool.set_tokens, pool.set_values
+                of_other = int(first), int(first) + each.states
+                token = find_in_texts(pool.tables, sets, int(text), reached, *of_other, ends, left)
+                if token >= 0:
+                    return i, (k,), token
     return None
+
+
+@loop
+def find_in_texts(
+    tables: Any, sets: Any, text: int, reached: Any, first: int, end: int, ends: Any, left: Any
+) -> int:
+    """Find a token of a forced text that an automaton refuses after those before it.
+
+    Args:
+        tables: the tables of both automata, see ``steps.step``.
+        sets: see ``follow``.
+        text: the first state of the automaton that forces texts.
+        reached: ``[states]``, which of its states are reached.
+        first: the first state of the other automaton, which has no time-outs.
+        end: the end of its states.
+        ends: tokens after which the request may be over, ascending.
+        left: ``[1]``, the work that is left; lowered.
+
+    Returns:
+        The token, or -1.
+    """
+    edits, flags, columns, edges = tables
+    links, operands, default, edge_ends = flags[0], columns[0], columns[1], columns[4]
+    every, refusing = np.arange(first, end).astype(np.int32), np.zeros(end - first, np.bool_)
+    is_followed, seen = np.zeros(len(reached), np.bool_), np.zeros(end - first, np.int32)
+    for start in range(len(reached)):
+        state, here = text + start, every[:0]
+        while edits[state] in (FORCE, MOVE) and reached[state - text]:
+            if is_followed[state - text]:
+                break
+            is_followed[state - text] = True
+            if state == text + start:
+                here = every.copy()
+            left[0] -= len(here)
+            if left[0] < 0:
+                return -1
+            token = operands[state]
+            if edits[state] == MOVE:
+                at = sets[0][token]
+                while sets[2][at] == 0:
+                    at += 1
+                token = sets[1][at]
+            refusing[:] = False
+            is_refused(tables, sets, here, token, refusing)
+            if refusing[: len(here)].all():
+                return token
+            if find_token(ends, 0, len(ends), token) >= 0:
+                break
+            count = 0
+            for each in here:  # where does the token lead? Each state once
+                after = take(default, links, edge_ends, edges[0], edges[1], each, token)
+                if seen[after - first] != state:
+                    seen[after - first] = state
+                    here[count] = after
+                    count += 1
+            here = here[:count]
+            state = take(default, links, edge_ends, edges[0], edges[1], state, token)
+    return -1
 
 
 def _reach_phases(program: Program, ends: Any) -> list[bool]:
