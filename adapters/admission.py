@@ -195,7 +195,8 @@ def check_policy(
     for name, payload in (("default", policy.default_payload), ("require", policy.mark_payload)):
         if payload:
             try:
-                check(*admit(backend.free, payload, vocab_size))
+                check(*(admitted := admit(backend.free, payload, vocab_size)))
+                _check_guard(backend, vocab_size, *admitted)
             except SpecError as error:
                 raise error.moved(lambda path, name=name: (name, *path[1:])) from error
     for name, preset in policy.presets.items():
@@ -243,13 +244,9 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
         resolved = policy.resolve(payload)
         with policy.restoring(payload):
             admitted = _compiled(backend.free, resolved, vocab_size)
-            if (guard := guard_of(backend, vocab_size)) is not None:
-                program = admitted.program
-                check_guard(resolved.specs, program, policy.guard, guard)
-                losing = (*program.may_lose, *may_stop(resolved.specs, program, guard))
-                program = replace(program, may_lose=tuple(dict.fromkeys(losing)))
-                admitted = admitted._replace(program=program)
-            return admitted
+            stopped = _check_guard(backend, vocab_size, resolved, admitted.program)
+            losing = tuple(dict.fromkeys((*admitted.program.may_lose, *stopped)))
+            return admitted._replace(program=replace(admitted.program, may_lose=losing))
     backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
@@ -259,6 +256,17 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     program = replace(program, may_lose=losing, continued=payload.continued)
     grown = GRAMMAR_STATES * len(program.grammars)  # as requests lead to them
     return _Admitted(payload, program, program.memory + grown)
+
+
+def _check_guard(
+    backend: Backend, vocab_size: int | None, payload: Payload, program: Program
+) -> tuple[str, ...]:
+    """Compare a payload with the policy's guard; return the kinds that this may stop."""
+    policy, guard = backend.policy, guard_of(backend, vocab_size)
+    if policy is None or guard is None:
+        return ()
+    check_guard(payload.specs, program, policy.guard, guard)
+    return may_stop(payload.specs, program, guard)
 
 
 def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) -> _Admitted:

@@ -24,6 +24,11 @@ SECONDS = 60.0
 IGNORED = "ignored"
 """What is found of specs that do not act."""
 
+EMPTY = (
+    "The default specs may force what the guard bans, or the end: "
+    "`logitport check --config FILE --tokenizer MODEL` compares them."
+)
+
 
 class Server:
     """A server with OpenAI's routes."""
@@ -111,7 +116,9 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     elsewhere = reply(PROMPTS[0], {KEY: UNKNOWN_KIND})
     forced = _of_forced(engine, replies, free, whole)
     by = " by a gateway alone" if forced.found == IGNORED else ""
+    is_empty = not free and reply(PROMPTS[1]) == (200, "")
     return [
+        *([Finding("Requests without specs", "empty replies", Status.ERROR, EMPTY)] * is_empty),
         forced,
         _of_refusal("A wrong payload", engine, wrong, by),
         _of_refusal("A payload in a field that the engine does not read", engine, elsewhere, by),

@@ -97,6 +97,19 @@ def refusing(behind: Answer) -> Answer:
     return answer
 
 
+def silenced(behind: Answer) -> Answer:
+    """A server whose default specs force what its guard bans."""
+
+    def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        status, found = behind(route, body)
+        if route == "/v1/completions" and body.keys() <= PLAIN:
+            found["choices"][0]["text"] = ""
+        return status, found
+
+    return answer
+
+
+PLAIN = {"model", "max_tokens", "temperature", "prompt"}
 HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
 
 
@@ -130,6 +143,7 @@ SERVERS: dict[str, Answer] = {
     "WITH-ALL": WHOLE,
     "WITHOUT-LOGITPORT": NONE,
     "WITH-A-WRONG-FILE": refusing(WHOLE),
+    "WITH-EMPTY-REPLIES": silenced(WHOLE),
     "GATEWAY-THAT-CHECKS": checking(WHOLE),
     "GATEWAY-THAT-CHECKS-ALONE": checking(NONE),
     "WITHOUT-MIDDLEWARE": engine(Stub(obeys=("field",), receipts=False), middleware=False),

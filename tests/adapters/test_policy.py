@@ -131,6 +131,9 @@ def test_nothing_to_fill_in_costs_nothing():
     assert Policy((BAN,), presets=PRESETS).resolve(payload) is payload
 
 
+NOT_FORCED = s.BannedTokensSpec(FORCE.token_ids[:1])
+
+
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
@@ -141,6 +144,7 @@ def test_nothing_to_fill_in_costs_nothing():
         (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
         (Policy((FORCE, CHOICE)), "$.default["),
         (Policy(guard=(FAR,)), "the server's guard[0]"),
+        (Policy((FORCE,), guard=(NOT_FORCED,)), "$.default[0].token_ids[0]"),
     ],
 )
 def test_policies_are_checked_at_the_start(made: Policy, problem: str | None):
