@@ -176,7 +176,7 @@ def _along(
     rules = [
         (part.spec if isinstance(part, LoopRule) else part, phase)
         for part, phase, *_ in program.parts
-        if not isinstance(part, Automaton)
+        if not isinstance(part, Automaton | PerRequest | Chain | Grammar | Mark)
     ]
     seam = len(prompt)
     for i, (at, since) in enumerate(states):

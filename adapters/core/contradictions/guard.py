@@ -5,6 +5,7 @@ Everything else is decided in the row, where the guard's edits come last.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.errors import Name
@@ -34,7 +35,7 @@ def check_guard(
     Raises:
         SpecError: at a spec, with the spec of the guard.
     """
-    of_guard = [each for each in guarding.parts if isinstance(each.part, Automaton)]
+    of_guard: list[Any] = [each for each in guarding.parts if isinstance(each.part, Automaton)]
     of_guard = [each for each in of_guard if not each.phase]
     ends, left, count = ends_of(specs), budget(), len(program.automata)
     found = find_forced(program, [each.part for each in of_guard], ends, left)
@@ -45,8 +46,8 @@ def check_guard(
         of_guard = [each for each in of_guard if not is_any(each.part, FORCE, MOVE)]
         both = replace(program, parts=(*program.parts, *of_guard))
         part, others, token = follow_all(both, None, ends, left) or (-1, (), -1)
-        every = [i for i in (part, *others) if i >= 0]
-        part, others = min(every, default=count), [i - count for i in every if i >= count]
+        found = [i for i in (part, *others) if i >= 0]
+        part, others = min(found, default=count), [i - count for i in found if i >= count]
     else:
         return
     if part < count and others:

@@ -160,7 +160,8 @@ def find_in_texts(
     """
     edits, flags, columns, edges = tables
     links, operands, default, edge_ends = flags[0], columns[0], columns[1], columns[4]
-    every, refusing = np.arange(first, end).astype(np.int32), np.zeros(end - first, np.bool_)
+    every: Any = np.arange(first, end).astype(np.int32)
+    refusing = np.zeros(end - first, np.bool_)
     is_followed, seen = np.zeros(len(reached), np.bool_), np.zeros(end - first, np.int32)
     for start in range(len(reached)):
         state, here = text + start, every[:0]
