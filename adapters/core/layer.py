@@ -102,6 +102,7 @@ class Layer(ABC):
         prompt_ids: Sequence[int] | None = None,
         output_ids: Sequence[int] = (),
         stop_token_id: int | None = None,
+        made: Made | None = None,
     ) -> None:
         """Let a program act on a request, in place of any that is there.
 
@@ -112,6 +113,7 @@ class Layer(ABC):
             output_ids: the output's token ids so far; see ``Realizer`` for what an engine may do to
                 this object.
             stop_token_id: a token that makes the engine end the request if its specs fail.
+            made: what ``instantiate`` has returned for the program, if it has been called.
         """
         if number < 0:  # no logits would be edited
             raise IndexError(f"Expected a {self.numbered} from 0, got {number}")
@@ -122,7 +124,8 @@ class Layer(ABC):
             if program.guard is not None and self._guards is None:
                 self._guards = self._layer_of_guards()
                 self._guards._is_guard = True
-            self._start(number, program, instantiate(program, self._vocab_size), tokens, stop)
+            lanes, code = made or instantiate(program, self._vocab_size)
+            self._start(number, program, ([*lanes], code), tokens, stop)
         except Exception as error:
             self.fail(number, error, stop)
         if (guard := program.guard) is not None and self._guards is not None:

@@ -8,7 +8,6 @@ import torch
 
 from .device.context import History, LogitsLayout
 from .device.realizer import DeviceRealizer, Step
-from .device.requests import Request
 from .host.realizer import Realizer
 from .layer import Made, Tokens
 from .parts import Program
@@ -19,6 +18,7 @@ Key = tuple[int, int]
 
 class _Hosted(NamedTuple):
     program: Program
+    made: Made
     continued: int
     stop_token_id: int | None
 
@@ -42,12 +42,14 @@ class SplitRealizer(DeviceRealizer):
         self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
         if program.grammars:
-            self._on_host.add(number, program, stop)
-            self._put(number, Request.idle(stop))
+            # The slot is there for what `continued` says, which `upload` checks.
+            bare = Program(continued=program.continued)
+            super()._start(number, bare, ([], None), tokens, stop)
+            self._on_host.add(number, program, made, stop)
         else:
             super()._start(number, program, made, tokens, stop)
 
-    def _stop(self, number: int, request: Request) -> None:
+    def _stop(self, number: int, request: Any) -> None:
         super()._stop(number, request)
         self._on_host.remove(number)
 
@@ -79,10 +81,10 @@ class OnHost:
     def __bool__(self) -> bool:
         return bool(self._programs)
 
-    def add(self, slot: int, program: Program, stop_token_id: int | None) -> None:
+    def add(self, slot: int, program: Program, made: Made, stop_token_id: int | None) -> None:
         """Let a program act on a request, without its guard."""
         bare = replace(program, guard=None, continued=0)
-        self._programs[slot] = _Hosted(bare, program.continued, stop_token_id)
+        self._programs[slot] = _Hosted(bare, made, program.continued, stop_token_id)
 
     def remove(self, slot: int) -> None:
         """Remove a request, if it is there."""
@@ -99,9 +101,9 @@ class OnHost:
         for key, (row, prompt_ids, now) in found.items():
             known = self._rows.get(key)
             if known is None:
-                program, _, stop = self._programs[key[0]]
+                program, made, _, stop = self._programs[key[0]]
                 self._rows[key] = _Row(row, now)
-                self._realizer.add(row, program, prompt_ids, now, stop)
+                self._realizer.add(row, program, prompt_ids, now, stop, made)
                 continue
             output_ids = known.output_ids
             self._rows[key] = known._replace(row=row)

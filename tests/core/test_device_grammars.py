@@ -1,5 +1,6 @@
 """Grammars on a device: the host edits their rows, beside drafts, and no others."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,36 @@ def test_a_request_that_fails_ends_alone(slots: Slots):
     assert len(slots.realizer) == 0
     assert slots.step({0: []}) == [{*range(SIZE)}]
     assert not slots.realizer._on_host._rows
+
+
+def test_a_prompt_shorter_than_what_it_continues_ends_its_request_alone(slots: Slots):
+    """The host has no prompt until the device is read."""
+    slots.add(1, [CHOICES], [4])
+    slots.add(2, [s.BannedTokensSpec((1, 2))], [])
+    slots.prompts[0] = 1
+    slots.put(0, [])
+    slots.realizer.add(0, replace(program_of(CHOICES), continued=9), None, [], 0)
+    everything = {*range(SIZE)}
+    for _ in range(2):
+        assert slots.step({0: [], 1: [], 2: []}) == [{0}, {1, 4}, everything - {1, 2}]
+    (error,) = slots.errors
+    assert error == (0, "Expected at most 1, the prompt's tokens, got 9 - at `$.continued`")
+
+
+def test_the_code_of_a_request_is_made_once(slots: Slots):
+    """Not for each row of its drafts, nor again for a row that comes later."""
+    made = list[int]()
+
+    def factory() -> Any:
+        made.append(0)
+        return lambda output_ids, row: row.index_fill(0, row.new_tensor([*ENDS]).long(), -1e9)
+
+    slots.add(0, [s.GrammarSpec(regex="a*"), s.PythonProcessorSpec(factory)], [])
+    assert slots.step({0: [1, 1]}) == [{1, 7}] * 3
+    slots.put(0, [1])
+    assert slots.step({0: []}) == [{1, 7}]
+    assert len(made) == 1
+    assert not slots.errors
 
 
 def test_a_guard_comes_after(slots: Slots):

@@ -84,11 +84,6 @@ class Request:
         places = [(0, NO_TIMER)] * len(lanes), (0,)
         return cls(stop_token_id, lanes=lanes, read=ALL, places=places, ends=True)
 
-    @classmethod
-    def idle(cls, stop_token_id: int | None) -> "Request":
-        """Make a request on which nothing acts here."""
-        return cls(stop_token_id, read=ALL)
-
     def start(self, prompt_ids: Sequence[int], output_ids: Sequence[int], vocab_size: int) -> None:
         """Let the automata read the tokens so far."""
         history = TokenHistory(prompt_ids, output_ids)
