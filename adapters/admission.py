@@ -36,8 +36,9 @@ from .presets import Preset
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
 
-GRAMMAR_STATES = 1 << 24
-"""The memory that the states of a grammar may come to take."""
+MAX_GRAMMARS = 64
+"""The most cached programs with grammars, each of which may come to take 16 MB for its states, and
+of refusals of grammars. They have a cache of their own, so that they put out no other programs."""
 
 Key = tuple[Backend, str, int | None]
 

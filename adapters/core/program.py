@@ -16,6 +16,7 @@ from ...spec.limits import (
 from .automaton import Automaton
 from .kinds import Context, VocabularyOf, compile_spec, merge
 from .kinds.base import Merge, check_size
+from .kinds.grammar import check_work
 from .parts import Acting, Program
 
 ProgramOf = Callable[[Any], Program | None]
@@ -35,7 +36,7 @@ def compile_specs(
     Raises:
         SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
             a kind that the engine implements itself or that needs a vocabulary where none is known,
-            and beyond ``MAX_TEXT_RULES``, ``MAX_CELLS``, ``MAX_HISTORY_RULES``,
+            and beyond ``MAX_WORK``, ``MAX_TEXT_RULES``, ``MAX_CELLS``, ``MAX_HISTORY_RULES``,
             ``MAX_LOOP_RULES``, ``MAX_PROMPT_RULES`` and ``MAX_PROGRAM_BYTES``.
     """
     groups: dict[Hashable, list[int]] = {}
@@ -44,6 +45,7 @@ def compile_specs(
             groups.setdefault(merge(spec) or i, []).append(i)
         except SpecError as error:
             raise error.at("specs", i) from None
+    check_work(specs)
     _check_texts(specs, [members[-1] for members in groups.values()])
     context, parts, cells = Context(vocabulary), list[Acting](), 0
     since = [0]

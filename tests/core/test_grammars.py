@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Sequence
 from itertools import product
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from logitport import spec as s
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.adapters.core.host.matcher import MAX_SECONDS
 from logitport.adapters.core.text import grammars
 from logitport.spec import GrammarSpec, Phase, PhaseEnd, PhasesSpec, SpecError
 
@@ -92,6 +94,7 @@ def test_each_kind_of_array(dtype: Any):
     assert step(realizer, dtype) == {1, 3, 4, 13}
 
 
+CHOICES = GrammarSpec(choices=("abc",))
 THEN = PhasesSpec(
     (
         Phase((s.ForcedTokenSequenceSpec((8, 8)),), COMPLETE),
@@ -209,6 +212,44 @@ def test_a_lexer_at_its_bounds_ends_no_other_request(monkeypatch: pytest.MonkeyP
     assert left(logits[:1]) == {1, 2, 4, 5, 6, 7}
 
 
+AMBIGUOUS = GrammarSpec(ebnf='root ::= (a "b")*\na ::= a a | "a"')
+LONG = ([1] * 70 + [2]) * 400
+# a grammar | an output that takes it long | whether it comes at once
+SLOW: list[tuple[s.LogitsProcessorSpec, list[int], bool]] = [
+    (AMBIGUOUS, LONG, True),
+    (PhasesSpec((Phase((AMBIGUOUS,)),)), LONG, True),
+    (PhasesSpec((Phase((AMBIGUOUS,), COMPLETE), Phase((), ()))), LONG, True),
+    (GrammarSpec(ebnf='root ::= a\na ::= a a | "a"'), [1] * 900, True),
+    (GrammarSpec(ebnf='root ::= a\na ::= a a | "a"'), [1] * 900, False),
+]
+
+
+@pytest.mark.parametrize(("spec", "output", "at_once"), SLOW)
+def test_a_text_that_takes_too_long_ends_its_request_alone(
+    spec: s.LogitsProcessorSpec, output: list[int], at_once: bool
+):
+    errors = list[int]()
+    realizer = Realizer(SIZE, report=lambda row, error, ends: errors.append(row))
+    given = [*output] if at_once else list[int]()
+    program, logits, slowest = program_of(spec), np.zeros((2, SIZE), np.float32), 0.0
+    realizer.enter(1, program_of(CHOICES), [1], [4], 0)
+    realizer.apply(logits)  # the loops are compiled
+    begun = thread_time()
+    realizer.enter(0, program, [1], given, 0)
+    for token in [0] if at_once else output:
+        logits[:] = 0
+        realizer.apply(logits)
+        assert left(logits[1:]) == {3}
+        slowest = max(slowest, thread_time() - begun)
+        if errors:
+            break
+        given.append(token)
+        begun = thread_time()
+    assert errors == [0]
+    assert left(logits[:1]) == {0}
+    assert slowest < 3 * MAX_SECONDS
+
+
 def test_no_number_of_choices_is_too_high():
     choices = tuple("a" + "".join(each) for each in product("abc/{}", repeat=5))
     realizer, output = Realizer(SIZE), list[int]()
@@ -221,7 +262,9 @@ def test_no_number_of_choices_is_too_high():
 
 HARD = {"propertyNames": {"maxLength": 3}}
 SHARED = {"allOf": [{"multipleOf": each / 10} for each in (7, 11, 13, 17, 19, 23, 29)]}
-MANY = {"allOf": [{"pattern": "a"}] * 64, "patternProperties": {f"b{i}": True for i in range(65)}}
+TOGETHER = {"allOf": [{"pattern": f"a{i}"} for i in range(17)]}
+ANY_OF = {"anyOf": [{"properties": {f"a{i}": {}}} for i in range(600)]}
+TOO_MUCH = "in at most 200 ms, by estimate, got "
 # a grammar | why it is refused
 REFUSED = {
     GrammarSpec(regex="("): "The grammar cannot be followed: ",
@@ -231,23 +274,49 @@ REFUSED = {
     GrammarSpec(json_schema=HARD): "Unimplemented keys",
     GrammarSpec(json_schema=HARD | {"x-guidance": {"lenient": True}}): "Unimplemented keys",
     GrammarSpec(json_schema={"$ref": "#"}): "The grammar cannot be followed: ",
-    GrammarSpec(json_schema={"multipleOf": 99_991}): "multipleOf together, got 99,991",
-    GrammarSpec(json_schema=SHARED): "multipleOf together, got 215,656,441",
-    GrammarSpec(ebnf="root ::= b\n" + 'b ::= "a"\n' * 400): "400 rules, got 401",
-    GrammarSpec(ebnf="root ::= " + '"a" ' * 8_192): "32,768 characters here, got 32,777",
+    GrammarSpec(json_schema={"multipleOf": 99_991}): TOO_MUCH + "502",
+    GrammarSpec(json_schema=SHARED): TOO_MUCH + "1,0",
+    GrammarSpec(ebnf="root ::= b\n" + 'b ::= "a"\n' * 420): TOO_MUCH + "2",
+    GrammarSpec(ebnf="root ::= " + '"a" ' * 8_192): TOO_MUCH + "4",
+    GrammarSpec(ebnf="root ::= " + 'root "a" | ' * 440 + '"b"'): TOO_MUCH + "2",
     GrammarSpec(json_schema={"multipleOf": True}): "The grammar cannot be followed: ",
-    GrammarSpec(json_schema={"maxItems": 10**9}): "items in all arrays, got 1,000,000,000",
-    GrammarSpec(json_schema=MANY): "128 patterns, got 129",
+    GrammarSpec(json_schema={"maxItems": 10**9}): TOO_MUCH + "7,000,0",
+    GrammarSpec(json_schema=TOGETHER): TOO_MUCH + "2",
+    GrammarSpec(json_schema=ANY_OF): TOO_MUCH,
     GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}): "XGrammar",
 }
 
 
-@pytest.mark.parametrize("spec", REFUSED, ids=str)
+@pytest.mark.parametrize("spec", REFUSED, ids=lambda spec: str(spec)[:60])
 def test_refused(spec: GrammarSpec):
     with pytest.raises(SpecError, match=REFUSED[spec]) as error:
         program_of(s.BannedTokensSpec((1,)), spec)
     (form,) = (name for name in GrammarSpec.FORMS if getattr(spec, name) is not None)
     assert error.value.path == f"$.specs[1].{form}"
+
+
+HALF = GrammarSpec(ebnf="root ::= " + '"a" ' * 4_000)
+ANYTHING = Phase((), (PhaseEnd(n=1),))
+# the specs of a request | where its grammars become too much
+TOGETHER_TOO_MUCH: dict[Sequence[s.LogitsProcessorSpec], str] = {
+    (PhasesSpec((Phase((HALF,), COMPLETE), ANYTHING, Phase((HALF,)))),): "phases[2].specs[0]",
+    (
+        s.BannedTokensSpec((1,)),
+        PhasesSpec((Phase((HALF,), COMPLETE), Phase((HALF,)))),
+    ): "phases[1]",
+}
+
+
+@pytest.mark.parametrize("specs", TOGETHER_TOO_MUCH)
+def test_all_grammars_are_counted_before_any_is_compiled(
+    specs: Sequence[s.LogitsProcessorSpec], monkeypatch: pytest.MonkeyPatch
+):
+    program_of(PhasesSpec((Phase((HALF,)),)))
+    monkeypatch.setattr(grammars, "Start", None)
+    with pytest.raises(SpecError, match="200 ms, by estimate, got 2") as error:
+        program_of(*specs)
+    assert TOGETHER_TOO_MUCH[specs] in error.value.path
+    assert error.value.path.endswith("ebnf")
 
 
 def test_an_end_beyond_the_tokenizer():

@@ -11,9 +11,10 @@ from .history import TokenHistory
 from .pool import ROOM_KEPT, AutomatonPool
 from .steps import BASE, NO_TOKENS, STATE, TAKEN, begin, begin_output, read_prompt, step
 
-Watch = Callable[["Automata", int, int], None]
+Watch = Callable[["Automata", int, int], bool]
 """What is called before a token of an earlier output is taken: with the request's index, and the
-number of tokens then, the prompt's too. It may set states."""
+number of tokens then, the prompt's too. It may set states, and returns whether it is to be called
+before the next token, too. Otherwise it is called when a phase has ended."""
 
 
 class Automata:
@@ -114,11 +115,12 @@ class Automata:
                 is_known &= read_prompt(tables, self.lanes, i, k, history.prompt_array())
         self.length[i] = len(history.prompt_ids)
         begin_output(*of_request, i, len(lanes), len(since), self.length[i])
-        for part in [output] if watch is None else output.reshape(-1, 1):
-            if watch is not None:
-                watch(self, i, int(self.length[i]) + 1)
-            if len(part):
-                is_known &= not step(*of_request, self._numbers, i, i + 1, part)
+        while len(output) and is_known:
+            acts = watch is not None and watch(self, i, int(self.length[i]) + 1)
+            part, taken = output[:1] if acts else output, int(self.length[i])
+            pauses = watch is not None
+            is_known = not step(*of_request, self._numbers, i, i + 1, part, pauses)
+            output = output[int(self.length[i]) - taken :]
         if not is_known:
             self.failed[i] = False
             raise UnknownTokenError
@@ -173,7 +175,7 @@ class Automata:
     def advance(self) -> bool:
         """Take the tokens in ``newest``; return whether any request has ``failed``."""
         tables, requests = self.tables.tables, len(self.requests)
-        return step(tables, self.lanes, self.since, self._numbers, 0, requests, NO_TOKENS)
+        return step(tables, self.lanes, self.since, self._numbers, 0, requests, NO_TOKENS, False)
 
 
 def _bases_of(lanes: Sequence[Lane], tables: AutomatonPool) -> list[Any]:

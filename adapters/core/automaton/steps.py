@@ -85,7 +85,14 @@ def take(
 
 @loop
 def step(
-    tables: Any, lanes: Any, since: Any, numbers: Any, first: int, end: int, output: Any
+    tables: Any,
+    lanes: Any,
+    since: Any,
+    numbers: Any,
+    first: int,
+    end: int,
+    output: Any,
+    pauses: bool,
 ) -> bool:
     """Let the automata of requests take tokens, with due time-outs, and end phases.
 
@@ -99,6 +106,7 @@ def step(
         end: the end of the requests.
         output: the tokens that each of them takes. If there are none, each takes its newest, unless
             that is ``TAKEN``. ``UNKNOWN`` stands for the one that was forced.
+        pauses: whether to leave the tokens after one that may have ended a phase.
 
     Returns:
         Whether any request has failed.
@@ -138,6 +146,8 @@ def step(
             if may_end and phases > 1:
                 may_end = False
                 end_phases(flags, columns, lanes, since, i, count, phases, length)
+                if pauses:
+                    break
         numbers[LENGTH, i], numbers[NEWEST, i] = length, TAKEN
     return any_failed
 

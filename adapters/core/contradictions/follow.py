@@ -176,7 +176,7 @@ def follow(
         after = way[:, depth + 1]
         after[:], since[depth + 1] = way[:, depth], since[depth]
         newest[0] = token
-        step(tables, way, since, numbers, depth + 1, depth + 2, newest)
+        step(tables, way, since, numbers, depth + 1, depth + 2, newest, False)
         if offering >= 0 and not is_forced and after[STATE, offering] == here[offering]:
             continue  # a list that stays offers no answer
         if not pass_steps(way[:, depth], after):

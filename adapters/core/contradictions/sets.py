@@ -251,7 +251,7 @@ def reach_states(tables: Any, set_ends: Any, set_tokens: Any, base: int, never: 
                     continue
                 here[STATE], here[TIMER] = state, NO_TIMER
                 newest[0], numbers[FAILED] = token, 0
-                step(tables, here, since, numbers, 0, 1, newest)
+                step(tables, here, since, numbers, 0, 1, newest, False)
                 target = here[STATE, 0, 0]
             if target >= 0 and not is_reached[target]:
                 is_reached[target] = True

@@ -149,8 +149,10 @@ class HistoryRules:
         """What closes phases along an earlier output, if anything does."""
         return self.close if self.closing else None
 
-    def close(self, automata: Automata, i: int, length: int | None = None) -> None:
+    def close(self, automata: Automata, i: int, length: int | None = None) -> bool:
         """Close the phases whose grammars are complete, before the automata take the newest token.
+
+        Returns whether any phase acts that a grammar may close.
 
         Args:
             automata: the automata of all requests.
@@ -158,11 +160,14 @@ class HistoryRules:
             length: the number of tokens, with the newest; by default, of all.
         """
         length = self.length if length is None else length
+        acts = False
         for each in self.closing:
             if (since := automata.since[i, each.phase]) >= 0:
+                acts = True
                 each.take(self.tokens, self._first(since), length)
                 if each.ends_at(length):
                     automata.states[i, each.rank] = automata.lanes[BASE, i, each.rank] + 1
+        return acts
 
     def _first(self, since: Any) -> int:
         """Return where a phase's output begins: phase 0 is there before the prompt."""

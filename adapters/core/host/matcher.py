@@ -1,5 +1,6 @@
 """Matchers: what the grammars of a request leave at a step, as a function of its tokens."""
 
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from ..parts import Grammar
 
 Words = npt.NDArray[np.int32]
 """A bit for each token, from the lowest bit of the first word on: whether it may come."""
+
+MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.0005, 16
+"""The most time of the thread that a grammar of a request may take: to read 20,000 tokens of JSON
+at once, and so much more for each step. It is measured whenever so many tokens have been taken."""
 
 ALLOW, ADD, BAN = int(Edit.ALLOW), int(Edit.ADD), np.float32(BAN_BIAS / 2)
 
@@ -28,6 +33,7 @@ class Matcher:
 
     Attributes:
         same: so many tokens of the history, with the prompt's, are those that were there before.
+        spent: the seconds that have been spent, but those that each step has for free.
     """
 
     def __init__(self, grammar: Grammar, phase: int, rank: int, stop_token_id: int | None) -> None:
@@ -41,14 +47,15 @@ class Matcher:
         self._is_read = False
         self._tokens = np.zeros(0, np.int32)
         self._origin, self._taken = -1, 0
-        self.phase, self.rank, self.same = phase, rank, 0
+        self.phase, self.rank, self.same, self.spent = phase, rank, 0, 0.0
 
     def take(self, tokens: Tokens, since: int, length: int) -> None:
         """Take the tokens of a history from ``since`` on, but those that have been taken.
 
         Raises:
-            SpecError: for a token that the grammar does not have there.
+            SpecError: for a token that the grammar does not have there, and after ``MAX_SECONDS``.
         """
+        begun = thread_time()
         self._tokens = tokens
         if since != self._origin:
             self._matcher, self._is_read = self._grammar.start.copy(), False
@@ -59,7 +66,9 @@ class Matcher:
                 self._matcher, kept = self._grammar.start.copy(), 0
             self._is_read = False
         self._taken = kept
-        for token in tokens[since + kept : length].tolist():
+        for count, token in enumerate(tokens[since + kept : length].tolist(), 1):
+            if count % MEASURED == 1 and self.spent + thread_time() - begun > MAX_SECONDS:
+                raise SpecError("The grammar takes too long to follow its text")
             if self.is_complete or (token in self._ends and self._matcher.is_accepting()):
                 break  # nothing acts after the text
             if not (self._matcher.consume_token(token) or self._takes_again(token)):
@@ -67,6 +76,7 @@ class Matcher:
             self._taken += 1
             self._is_read = False
         self.same = since + self._taken
+        self.spent += thread_time() - begun
 
     def _takes_again(self, token: int) -> bool:
         return self._begin_again() and self._matcher.consume_token(token)
@@ -105,7 +115,9 @@ class Matcher:
         """
         if self._origin + self._taken < length:
             return None
+        begun = thread_time()
         words = self._read()
+        self.spent = max(self.spent + thread_time() - begun - EACH_STEP, 0.0)
         if self._matcher.is_accepting():
             for token in self._ends:
                 words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
