@@ -12,6 +12,7 @@ from cachetools import LRUCache
 
 from ..spec import (
     VERSION,
+    GrammarSpec,
     InProcessPayload,
     LogitsProcessorSpec,
     Payload,
@@ -34,11 +35,11 @@ from .policy import Policy
 from .presets import Preset
 
 CACHE_BYTES = 1 << 28
-"""The memory that cached programs of earlier requests and their payloads may take."""
+"""The memory that cached programs of earlier requests and their payloads may take. Those with
+grammars may take as much again, and put out no others."""
 
-MAX_GRAMMARS = 64
-"""The most cached programs with grammars, each of which may come to take 16 MB for its states, and
-of refusals of grammars. They have a cache of their own, so that they put out no other programs."""
+GRAMMAR_STATES = 1 << 23
+"""The memory that the states of a grammar may come to take."""
 
 Key = tuple[Backend, str, int | None]
 
@@ -46,6 +47,11 @@ Key = tuple[Backend, str, int | None]
 class _Admitted(NamedTuple):
     payload: Payload
     program: Program
+    size: int
+
+
+class _Refused(NamedTuple):
+    error: SpecError
     size: int
 
 
@@ -57,7 +63,8 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
     """Check and compile a request's payload.
 
     Programs are cached by the payload's text. Requests that carry the same text share one program,
-    and so one set of tables. A refusal is not cached: it costs no more than that of another text.
+    and so one set of tables. A refusal is cached for a grammar, which may have been compiled; any
+    other costs no more than that of another text.
 
     Args:
         backend: the engine's backend.
@@ -88,9 +95,11 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
         text = msgspec.json.encode(decoded).decode()
     key = backend, text, vocab_size
     with _lock:
-        found = _programs.get(key)
+        found = _programs.get(key) or _grammars.get(key)
     if found is None:
         found = _admitted(key, decoded, resolver)
+    if isinstance(found, _Refused):
+        raise found.error.at()  # a copy, without the traceback of another request
     return found.payload, found.program
 
 
@@ -237,6 +246,7 @@ def forget() -> None:
     """Forget all programs."""
     with _lock:
         _programs.clear()
+        _grammars.clear()
 
 
 def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Admitted:
@@ -286,10 +296,15 @@ def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) 
         else:
             found = _compiled(backend, decoded, vocab_size)
     except SpecError as error:
-        raise resolver.restore(error) from error.__cause__
+        refusal = resolver.restore(error)
+        if error.location and error.location[-1] in GrammarSpec.FORMS:
+            with _lock:
+                _grammars[key] = _Refused(refusal, _bytes_of(text))
+        raise refusal from error.__cause__
     found = found._replace(size=found.size + _bytes_of(text))
+    cache = _grammars if found.program.grammars else _programs
     with _lock:
-        return _programs.setdefault(key, found)
+        return cache.setdefault(key, found)
 
 
 def _bytes_of(text: str) -> int:
@@ -303,4 +318,5 @@ def _bytes_of(text: str) -> int:
     return 2048 + sys.getsizeof(text) + payload
 
 
-_programs: LRUCache[Key, _Admitted] = LRUCache(CACHE_BYTES, lambda entry: entry.size)
+_programs: LRUCache[Key, Any] = LRUCache(CACHE_BYTES, lambda entry: entry.size)
+_grammars: LRUCache[Key, Any] = LRUCache(CACHE_BYTES, lambda entry: entry.size)

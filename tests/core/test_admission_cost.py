@@ -226,6 +226,27 @@ class TestCache:
                 admission.admit(BACKEND, f"{i}" + "x" * 200_000, VOCAB)
         assert admission.admit(BACKEND, good, VOCAB)[1] is program
 
+    def test_grammars_put_out_no_other_program(self):
+        good = encode(s.BannedTokensSpec((1,)))
+        _, program = admission.admit(BACKEND, good, VOCAB)
+        for i in range(70):
+            grammar = s.GrammarSpec(regex=f"a{i}")
+            last = encode(s.PhasesSpec((s.Phase((grammar,)),)))
+            _, kept = admission.admit(BACKEND, last, VOCAB)
+        assert admission.admit(BACKEND, good, VOCAB)[1] is program
+        assert admission.admit(BACKEND, last, VOCAB)[1] is kept
+        assert admission._grammars.currsize <= admission.CACHE_BYTES
+
+    def test_a_grammar_that_is_refused_is_compiled_once(self, monkeypatch: pytest.MonkeyPatch):
+        bad = encode(s.PhasesSpec((s.Phase((s.GrammarSpec(regex="("),)),)))
+        with pytest.raises(SpecError) as first:
+            admission.admit(BACKEND, bad, VOCAB)
+        monkeypatch.setattr(admission, "compile_specs", None)
+        with pytest.raises(SpecError) as again:
+            admission.admit(BACKEND, bad, VOCAB)
+        assert str(again.value) == str(first.value)
+        assert again.value is not first.value
+
     def test_too_long_to_be_a_key(self):
         with pytest.raises(SpecError, match="the limit is 262144"):
             admission.admit(BACKEND, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)

@@ -34,7 +34,7 @@ _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 300_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 2_000,
-    "max_lexer_states": 10_000,
+    "max_lexer_states": 4_000,
     "max_grammar_size": 10_000,
     "verbose_errors": False,
 }
