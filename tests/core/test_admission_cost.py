@@ -229,12 +229,11 @@ class TestCache:
     def test_grammars_put_out_no_other_program(self):
         good = encode(s.BannedTokensSpec((1,)))
         _, program = admission.admit(BACKEND, good, VOCAB)
-        for i in range(70):
-            grammar = s.GrammarSpec(regex=f"a{i}")
-            last = encode(s.PhasesSpec((s.Phase((grammar,)),)))
-            _, kept = admission.admit(BACKEND, last, VOCAB)
+        grammars = [s.Phase((s.GrammarSpec(regex=f"a{i}"),)) for i in range(70)]
+        texts = [encode(s.PhasesSpec((each,))) for each in grammars]
+        kept = [admission.admit(BACKEND, text, VOCAB)[1] for text in texts]
         assert admission.admit(BACKEND, good, VOCAB)[1] is program
-        assert admission.admit(BACKEND, last, VOCAB)[1] is kept
+        assert admission.admit(BACKEND, texts[-1], VOCAB)[1] is kept[-1]
         assert admission._grammars.currsize <= admission.CACHE_BYTES
 
     def test_a_grammar_that_is_refused_is_compiled_once(self, monkeypatch: pytest.MonkeyPatch):

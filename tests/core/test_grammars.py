@@ -278,7 +278,7 @@ REFUSED = {
     GrammarSpec(json_schema=SHARED): TOO_MUCH + "1,0",
     GrammarSpec(ebnf="root ::= b\n" + 'b ::= "a"\n' * 420): TOO_MUCH + "2",
     GrammarSpec(ebnf="root ::= " + '"a" ' * 8_192): TOO_MUCH + "4",
-    GrammarSpec(ebnf="root ::= " + 'root "a" | ' * 440 + '"b"'): TOO_MUCH + "2",
+    GrammarSpec(ebnf="root ::= " + 'root "a" | ' * 130 + '"b"'): TOO_MUCH + "2",
     GrammarSpec(json_schema={"multipleOf": True}): "The grammar cannot be followed: ",
     GrammarSpec(json_schema={"maxItems": 10**9}): TOO_MUCH + "7,000,0",
     GrammarSpec(json_schema=TOGETHER): TOO_MUCH + "2",

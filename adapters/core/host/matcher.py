@@ -15,7 +15,7 @@ from ..parts import Grammar
 Words = npt.NDArray[np.int32]
 """A bit for each token, from the lowest bit of the first word on: whether it may come."""
 
-MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.0005, 16
+MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.0005, 4
 """The most time of the thread that a grammar of a request may take: to read 20,000 tokens of JSON
 at once, and so much more for each step. It is measured whenever so many tokens have been taken."""
 
@@ -103,7 +103,10 @@ class Matcher:
 
     def ends_at(self, length: int) -> bool:
         """Whether the text is complete after so many tokens of the history, and not before."""
-        return self._origin + self._taken == length and self.is_complete
+        begun = thread_time()
+        is_complete = self._origin + self._taken == length and self.is_complete
+        self.spent += thread_time() - begun
+        return is_complete
 
     def find(self, length: int) -> Words | None:
         """Return the tokens that may come after so many; ``None`` if any may, after the text.
