@@ -15,7 +15,7 @@ from ..parts import Grammar
 Words = npt.NDArray[np.int32]
 """A bit for each token, from the lowest bit of the first word on: whether it may come."""
 
-MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.0005, 4
+MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.001, 4
 """The most time of the thread that a grammar of a request may take: to read 20,000 tokens of JSON
 at once, and so much more for each step. It is measured whenever so many tokens have been taken."""
 
