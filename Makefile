@@ -125,7 +125,7 @@ test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, lo
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m pytest -m '' $(IN_PAIRS) $(ARGS)
 	$(BIN)/python -m pytest -m '' --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
-	$(if $(ARGS),,$(MAKE) test-sglang ARGS="-m ''" && $(MAKE) test-loops test-typescript)
+	$(if $(ARGS),,$(MAKE) test-sglang ARGS="-m ''" && $(MAKE) test-loops test-typescript lint)
 
 test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: 4 minutes
 	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)

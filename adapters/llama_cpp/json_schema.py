@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 import msgspec
-from llama_cpp.llama_grammar import (  # pyright: ignore[reportMissingImports]
-    PRIMITIVE_RULES,
-    json_schema_to_gbnf,
-)
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, json_schema_to_gbnf
 
 from ...spec import SpecError
 from ...spec.base import spec_error

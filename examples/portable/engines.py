@@ -80,7 +80,7 @@ def transformers(requests: Sequence[Request]) -> Outputs:
 
 def llama_cpp(requests: Sequence[Request]) -> Outputs:
     """Run requests on llama.cpp, with the 4-bit weights of the GGUF file."""
-    from llama_cpp import Llama, LogitsProcessorList  # pyright: ignore[reportMissingImports]
+    from llama_cpp import Llama, LogitsProcessorList
     from logitport.adapters.llama_cpp import LogitportProcessor
 
     llm = Llama(str(gguf()), n_ctx=512, verbose=False)
