@@ -13,7 +13,7 @@ READY := $(VENV)/ready
 WHOLE := $(VENV)/whole
 # The same, and llama.cpp.
 LLAMA := $(VENV)/llama-cpp
-# The same as WHOLE, and what the benchmarks compare with.
+# The same as WHOLE, what the benchmarks compare with, and what few tests need.
 PEERS := $(VENV)/peers
 # No engine: the environment for writing your own backend.
 CORE := .venv-core
@@ -281,7 +281,7 @@ $(LLAMA): $(WHOLE)
 	@touch $@
 
 $(PEERS): $(WHOLE)
-	@$(PIP) install --no-deps $(PEER_PACKAGES)
+	@$(PIP) install --no-deps $(PEER_PACKAGES) && $(PIP) install kubernetes-validate
 	@touch $@
 
 $(CORE)/ready: pyproject.toml
