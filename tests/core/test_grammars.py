@@ -264,6 +264,10 @@ HARD = {"propertyNames": {"maxLength": 3}}
 SHARED = {"allOf": [{"multipleOf": each / 10} for each in (7, 11, 13, 17, 19, 23, 29)]}
 TOGETHER = {"allOf": [{"pattern": f"a{i}"} for i in range(17)]}
 ANY_OF = {"anyOf": [{"properties": {f"a{i}": {}}} for i in range(600)]}
+OF_ENUMS = {"allOf": [{"enum": [*range(40)]}, {"$ref": "#/$defs/a"}]}
+OF_ENUMS |= {"$defs": {"a": {"anyOf": [{"enum": [*range(20)]}, {"enum": [*range(30, 60)]}]}}}
+BELOW = {"properties": {"a": OF_ENUMS["$defs"]["a"]}}
+BELOW = {"allOf": [BELOW, {"properties": {"a": {"enum": [*range(40)]}}}]}
 TOO_MUCH = "in at most 200 ms, by estimate, got "
 # a grammar | why it is refused
 REFUSED = {
@@ -283,6 +287,8 @@ REFUSED = {
     GrammarSpec(json_schema={"maxItems": 10**9}): TOO_MUCH + "7,000,0",
     GrammarSpec(json_schema=TOGETHER): TOO_MUCH + "2",
     GrammarSpec(json_schema=ANY_OF): TOO_MUCH,
+    GrammarSpec(json_schema=OF_ENUMS): TOO_MUCH + "3",
+    GrammarSpec(json_schema=BELOW): TOO_MUCH + "3",
     GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}): "XGrammar",
 }
 

@@ -96,8 +96,9 @@ class HistoryRules:
         stop_token_id: int | None = None,
     ) -> None:
         self.left: list[Words] = []
+        spent = [0.0]
         self._matchers = [
-            Matcher(part, phase, rank_of(part.closing, lanes), stop_token_id)
+            Matcher(part, phase, rank_of(part.closing, lanes), stop_token_id, spent)
             for part, phase, *_ in rules
             if isinstance(part, Grammar)
         ]

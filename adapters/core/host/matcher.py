@@ -16,8 +16,8 @@ Words = npt.NDArray[np.int32]
 """A bit for each token, from the lowest bit of the first word on: whether it may come."""
 
 MAX_SECONDS, EACH_STEP, MEASURED = 0.05, 0.001, 4
-"""The most time of the thread that a grammar of a request may take: to read 20,000 tokens of JSON
-at once, and so much more for each step. It is measured whenever so many tokens have been taken."""
+"""The most seconds of the thread that a request's grammars may take at once, which read 20,000
+tokens of JSON, and so much more for each step. They are measured after each so many tokens."""
 
 ALLOW, ADD, BAN = int(Edit.ALLOW), int(Edit.ADD), np.float32(BAN_BIAS / 2)
 
@@ -30,13 +30,21 @@ class Matcher:
         phase: the number of its phase.
         rank: the rank of ``grammar.closing`` among the request's automata, or -1.
         stop_token_id: a token that makes the engine end the request, if there is one.
+        spent: the seconds that all grammars of the request have spent, but those that each step has
+            for free; changed.
 
     Attributes:
         same: so many tokens of the history, with the prompt's, are those that were there before.
-        spent: the seconds that have been spent, but those that each step has for free.
     """
 
-    def __init__(self, grammar: Grammar, phase: int, rank: int, stop_token_id: int | None) -> None:
+    def __init__(
+        self,
+        grammar: Grammar,
+        phase: int,
+        rank: int,
+        stop_token_id: int | None,
+        spent: list[float],
+    ) -> None:
         self._grammar = grammar
         self._matcher: Any = None
         ends = {*grammar.end_tokens, *(() if stop_token_id is None else (stop_token_id,))}
@@ -47,7 +55,7 @@ class Matcher:
         self._is_read = False
         self._tokens = np.zeros(0, np.int32)
         self._origin, self._taken = -1, 0
-        self.phase, self.rank, self.same, self.spent = phase, rank, 0, 0.0
+        self.phase, self.rank, self.same, self._spent = phase, rank, 0, spent
 
     def take(self, tokens: Tokens, since: int, length: int) -> None:
         """Take the tokens of a history from ``since`` on, but those that have been taken.
@@ -67,7 +75,7 @@ class Matcher:
             self._is_read = False
         self._taken = kept
         for count, token in enumerate(tokens[since + kept : length].tolist(), 1):
-            if count % MEASURED == 1 and self.spent + thread_time() - begun > MAX_SECONDS:
+            if count % MEASURED == 1 and self._spent[0] + thread_time() - begun > MAX_SECONDS:
                 raise SpecError("The grammar takes too long to follow its text")
             if self.is_complete or (token in self._ends and self._matcher.is_accepting()):
                 break  # nothing acts after the text
@@ -76,7 +84,7 @@ class Matcher:
             self._taken += 1
             self._is_read = False
         self.same = since + self._taken
-        self.spent += thread_time() - begun
+        self._spent[0] += thread_time() - begun
 
     def _takes_again(self, token: int) -> bool:
         return self._begin_again() and self._matcher.consume_token(token)
@@ -105,7 +113,7 @@ class Matcher:
         """Whether the text is complete after so many tokens of the history, and not before."""
         begun = thread_time()
         is_complete = self._origin + self._taken == length and self.is_complete
-        self.spent += thread_time() - begun
+        self._spent[0] += thread_time() - begun
         return is_complete
 
     def find(self, length: int) -> Words | None:
@@ -120,7 +128,7 @@ class Matcher:
             return None
         begun = thread_time()
         words = self._read()
-        self.spent = max(self.spent + thread_time() - begun - EACH_STEP, 0.0)
+        self._spent[0] = max(self._spent[0] + thread_time() - begun - EACH_STEP, 0.0)
         if self._matcher.is_accepting():
             for token in self._ends:
                 words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from ....spec import GrammarSpec, LogitsProcessorSpec, PhasesSpec, SpecError
 from ..automaton import Automaton, AutomatonBuilder
 from ..parts import Grammar, Part
-from ..text.grammars import MAX_WORK, compile_grammar, form_of, work_of
+from ..text.grammar_work import MAX_WORK, work_of
+from ..text.grammars import compile_grammar, form_of
 from .base import Context, compile_spec
 
 

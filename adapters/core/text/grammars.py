@@ -6,10 +6,8 @@ found of the grammar so far. Forced text is not tokenized in one way alone: any 
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from decimal import Decimal
-from math import lcm
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -40,12 +38,6 @@ _LIMITS: dict[str, Any] = {
 }
 """Bounds of a grammar. The items of a row bound a step: it takes their cube, 6 ms."""
 
-MAX_WORK = 200
-"""The most milliseconds that all grammars of a request may take to compile, as ``work_of`` has it.
-
-Of 8,844 real schemas and tests of validators, 15 take more."""
-
-_WIDE = {"anyOf", "oneOf", "allOf", "properties", "patternProperties"}
 _HEADER = '%llguidance {"no_forcing": true}\n'
 _LITERAL = re.compile(r"\\.|/|\n", re.DOTALL)
 
@@ -168,68 +160,6 @@ def _lark(spec: GrammarSpec) -> str:
     raise SpecError(
         "Expected an engine with XGrammar: others have no structural tags", form_of(spec)
     )
-
-
-def work_of(spec: GrammarSpec) -> float:
-    """Estimate how many milliseconds a grammar takes to compile, at most, from its text alone.
-
-    llguidance has no bound of its own for what is here: it compares each alternative with each that
-    may stand at the same place, and each pattern of a text with all others.
-    """
-    if spec.json_schema is not None:
-        text = msgspec.json.encode(spec.json_schema)
-        return 5e-4 * len(text) + _work_of_schema(msgspec.json.decode(text))
-    if spec.ebnf is None:
-        return 10 + 1.3e-3 * len(spec.regex or "".join(spec.choices or ()))
-    rules = spec.ebnf.split("::=")
-    widest, every = 1 + max(rule.count("|") for rule in rules), len(rules) + spec.ebnf.count("|")
-    of_size = (4e-7 + 2e-8 * widest) * len(spec.ebnf) ** 2
-    return 2 + 1.2e-3 * len(rules) ** 2 + of_size + 1e-4 * widest * every**2
-
-
-def _work_of_schema(schema: Mapping[str, Any]) -> float:
-    objects, widest, items, multiple, patterns, joined = 0, 0, 0.0, 1, 0, 0
-    for each in _objects(schema):
-        objects += 1
-        for name in _WIDE & each.keys():
-            if isinstance(given := each[name], list | dict):
-                branches = cast("Collection[Any]", given)
-                widest = max(widest, len(branches))
-                joined += len(branches) * (name == "allOf")
-                patterns += len(branches) * (name == "patternProperties")
-        # Nothing is called for an object that has none of them: there may be 10,000.
-        if "minItems" in each or "maxItems" in each:
-            items += max(_number(each.get(name)) for name in ("minItems", "maxItems"))
-        if "multipleOf" in each:
-            of_number = int("".join(map(str, _digits(each["multipleOf"])))) or 1
-            multiple = min(lcm(multiple, of_number), 1 << 40)
-        if "pattern" in each:
-            patterns += 1
-            joined += "$ref" in each
-    together = min(patterns, joined, 30)  # patterns that may hold for one text
-    of_objects = 0.05 * objects + 2e-7 * objects**2 * widest
-    return 2 + of_objects + 7e-3 * items + 5e-3 * multiple + patterns / 2 + 2e-3 * 2**together
-
-
-def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects in a schema, of JSON's own types, with few calls."""
-    waiting = [schema]
-    while waiting:
-        each = waiting.pop()
-        if each.__class__ is dict:
-            yield each
-            waiting += each.values()
-        elif each.__class__ is list:
-            waiting += each
-
-
-def _number(given: object) -> float:
-    return given if isinstance(given, int | float) and not isinstance(given, bool) else 0
-
-
-def _digits(given: object) -> tuple[int, ...]:
-    """Return the digits of a number without zeros at its ends: those of 0.0120 are 1 and 2."""
-    return Decimal(str(_number(given))).normalize().as_tuple().digits
 
 
 def _escaped(match: re.Match[str]) -> str:
