@@ -323,6 +323,7 @@ class TestDynamosOwnWorker:
         assert handlers.other.build_sampling_params.__name__ == "build_sampling_params"
         assert not hasattr(handlers, dynamo_worker.TAKES_SPECS)
 
+    @pytest.mark.slow
     def test_without_the_plugin_vllm_does_not_load_the_processor(self):
         pytest.importorskip("vllm")
         code = (

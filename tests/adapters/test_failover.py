@@ -186,6 +186,7 @@ def joined(servers: Servers, path: str, body: dict[str, Any]) -> dict[str, Any]:
 EVERYTHING = {"return_token_ids": True, "stream_options": USAGE, "vllm_xargs": {"logitport": SPECS}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("path", REQUESTS)
 def test_death_after_each_event(path: str, size: int):
@@ -206,6 +207,7 @@ def test_death_after_each_event(path: str, size: int):
         assert len(servers.asked) == 1 + (dies < events - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", REQUESTS)
 def test_two_deaths(path: str):
     """The third server continues both."""

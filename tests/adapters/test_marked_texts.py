@@ -10,6 +10,8 @@ from logitport.spec import ChainSpec, ChainStep, SamplingSpec, SpecError, Xtc
 
 from tests.adapters.marked import KEY, MARK, PROFILES, p_values, prompts
 
+pytestmark = pytest.mark.slow
+
 SAMPLING = SamplingSpec(temperature=0.9, top_k=500, min_p=0.001)
 LENGTH = 64
 

@@ -17,6 +17,8 @@ from logitport.spec import ChainSpec, ChainStep, Xtc
 
 from tests.support.samplers import softmax
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH = 10_000, 100
 BANNED = np.float32(-1e9)
 DELTA = 1e-4

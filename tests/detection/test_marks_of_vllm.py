@@ -68,6 +68,7 @@ def detected(key: int, tokens: list[int], width: int, alpha: float | None) -> di
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("key", KEYS)
 def test_uniform_numbers(key: int, width: int):
@@ -90,6 +91,7 @@ def test_derived_keys(key: int):
         assert derived(key, name) == derive_watermark_key(key, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("key", KEYS)
 def test_detections(key: int, width: int):
@@ -121,6 +123,7 @@ MARKED: list[tuple[dict[str, Any], tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "prompt"), MARKED)
 def test_what_is_marked_is_scored(config: dict[str, Any], prompt: tuple[int, ...]):
     dual = "algorithm" in config

