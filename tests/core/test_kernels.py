@@ -52,13 +52,11 @@ LARGE = "chains", "marks"
 @pytest.mark.parametrize(
     ("target", "name", "dtype", "ones"),
     [
-        pytest.param(target, name, dtype, ones, marks=[] if is_first else pytest.mark.slow)
+        pytest.param(target, name, dtype, ones, marks=[] if is_quick else pytest.mark.slow)
         for target in TARGETS
         for name, dtype, ones in CASES
         if target == TARGETS[0] or name not in LARGE or (dtype == "fp32" and not ones)
-        for is_first in [
-            target == TARGETS[0] and dtype == "fp32" and not ones and name not in LARGE
-        ]
+        for is_quick in [(target, dtype, ones) == (TARGETS[0], "fp32", False) and name not in LARGE]
     ],
 )
 def test_compiles(target: tuple[str, Any, int], name: str, dtype: str, ones: bool) -> None:
