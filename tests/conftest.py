@@ -24,6 +24,8 @@ from tests.support.share import is_drawn
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+pytest.register_assert_rewrite("tests.support.transcripts")
+
 # Read by vLLM when it is imported, here or in a server that a test starts.
 for name, value in {
     "HF_HUB_OFFLINE": "1",
