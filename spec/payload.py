@@ -1,7 +1,7 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
 
@@ -233,7 +233,7 @@ def decode_texts(payload: Encoded, resolver: TextResolver) -> Payload:
             with fields_hold():
                 return msgspec.convert(body, Payload, str_keys=True)
         except msgspec.ValidationError as error:
-            failure = _with_entry(_validation_error(error), body.get("specs"))
+            failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
             raise resolver.refusal(failure, body) from None
     except SpecError as error:
         if is_entry_list:
@@ -274,8 +274,25 @@ _decoder = msgspec.json.Decoder(Payload)
 _version_decoder = msgspec.json.Decoder(_Version)
 
 
+class _Bias(msgspec.Struct):
+    bias: dict[str, Any]
+
+
+class _Specs(msgspec.Struct):
+    specs: list[msgspec.Raw]
+
+
+def _bias_of(text: bytes, index: int) -> object:
+    """Parse the bias of one spec, and skip the rest of the payload."""
+    try:
+        specs = msgspec.json.decode(text, type=_Specs).specs
+        return msgspec.json.decode(specs[index], type=_Bias).bias
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
 def _decoded(text: bytes) -> Payload | None:
-    """Decode a payload; return ``None`` for texts, wrong fields, JSON, bias or version, or a list.
+    """Decode a payload; return ``None`` for texts, wrong fields, JSON or version, or a list.
 
     Decoded like this, a payload takes half as many objects as without the types.
 
@@ -293,25 +310,21 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = _validation_error(error)
             if needs_the_field(refusal):
                 return None
-            if "bias" in refusal.location:  # a number beyond floats stops a parser without types
-                with suppress(msgspec.DecodeError, UnicodeError):
-                    msgspec.json.decode(text)
-                    return None
     except UnicodeError:
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
     with suppress(msgspec.DecodeError, UnicodeError):
         if refusal and _version_decoder.decode(text).version == VERSION:
-            raise refusal
+            raise _with_entry(refusal, lambda i: _bias_of(text, i))
     return None
 
 
-def _with_entry(failure: SpecError, specs: Any) -> SpecError:
+def _with_entry(failure: SpecError, bias_of: Callable[[int], object]) -> SpecError:
     """Add to an error in a bias which token id it is about; msgspec does not report it."""
     match failure.location:
-        case ("specs", int(index), "bias", *_):
+        case ("specs", int(index), "bias") | ("specs", int(index), "bias", "..."):
             with suppress(LookupError, TypeError):  # the name of a field may look like this path
-                if wrong := wrong_entry(specs[index]["bias"]):
+                if wrong := wrong_entry(bias_of(index)):
                     return wrong.at("specs", index)
         case _:
             pass

@@ -1,7 +1,7 @@
 """``logit_bias``: make some tokens more likely, and other tokens less likely."""
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -93,19 +93,26 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
 
 def wrong_entry(bias: object) -> SpecError | None:
     """Find the error of the first token id or value that is wrong by itself; msgspec names none."""
-    entries, wrong = cast("Mapping[Any, Any]", bias if isinstance(bias, Mapping) else {}), None
-    keys = [*entries][: MAX_TOKEN_IDS // 2]
-    for size in (128, 1):  # one by one, all would cost six times as much
-        for part in (keys[i : i + size] for i in range(0, len(keys), size)):
-            try:
-                msgspec.convert({key: entries[key] for key in part}, _Biases, str_keys=True)
-            except msgspec.ValidationError as error:
-                wrong, keys = spec_error(error).message, part
-                break
-            except UnicodeEncodeError:
-                wrong, keys = "Expected valid Unicode", part
-                break
-    if wrong is None:
+    if not isinstance(bias, Mapping) or len(cast("Mapping[Any, Any]", bias)) > MAX_TOKEN_IDS // 2:
         return None
-    is_long = isinstance(keys[0], int) and abs(keys[0]) >> 64
-    return SpecError(wrong, "bias", Key("..." if is_long else reprlib.repr(keys[0]).strip("'")))
+    entries = cast("Mapping[Any, Any]", bias)
+    wrong = list(entries)
+    while len(wrong) > 1:  # by halves: in all, each entry is checked about once
+        half = len(wrong) // 2
+        wrong = wrong[:half] if _error_in(entries, wrong[:half]) else wrong[half:]
+    if not wrong or not (error := _error_in(entries, wrong)):
+        return None
+    token_id = wrong[0]
+    is_short = isinstance(token_id, str) or (isinstance(token_id, int) and abs(token_id) < 1 << 64)
+    key = reprlib.repr(token_id).strip("'") if is_short else "..."
+    return SpecError(error.message, "bias", Key(key))
+
+
+def _error_in(entries: Mapping[Any, Any], keys: Sequence[Any]) -> SpecError | None:
+    try:
+        msgspec.convert({key: entries[key] for key in keys}, _Biases, str_keys=True)
+    except msgspec.ValidationError as error:
+        return spec_error(error)
+    except UnicodeEncodeError:
+        return SpecError("Expected valid Unicode")
+    return None

@@ -15,7 +15,7 @@ from ..parts import Program
 from .check import budget, ends_of, follow_all
 from .follow import ALLOW, FORCE, MOVE
 from .report import kinds_of, path_of, specs_of, why
-from .sets import find_forced, is_any, offered_by, refusals
+from .sets import find_forced, is_any, offered_by, refusals, refused
 
 
 def check_guard(
@@ -48,6 +48,8 @@ def check_guard(
         part, others, token = follow_all(both, None, ends, left) or (-1, (), -1)
         found = [i for i in (part, *others) if i >= 0]
         part, others = min(found, default=count), [i - count for i in found if i >= count]
+        if part < count and _stays(program.automata[part], [each.part for each in of_guard]):
+            return
     else:
         return
     if part < count and others:
@@ -58,6 +60,19 @@ def check_guard(
             ("Conflicts with ", (named,), why(token, (other.part,))),
             *("specs", index, *path_of(token, specs[index])),
         )
+
+
+def _stays(automaton: Automaton, of_guard: Sequence[Automaton]) -> bool:
+    """Whether a list is the same in all states, and a guard leaves some of it in any of its own.
+
+    The reply may then end after some of its tokens, as the operator wants it.
+    """
+    if automaton.states > 1:
+        return False
+    left = automaton.set_tokens
+    for each in of_guard:
+        left = left[~refused(each, left)]
+    return len(left) > 0
 
 
 def may_stop(

@@ -55,10 +55,10 @@ def _work_of_schema(schema: Mapping[str, Any]) -> float:
         if "pattern" in each:
             patterns += 1
             joined += "$ref" in each
-    if objects * 0.05 > MAX_WORK:
-        return objects * 0.05
-    together = min(patterns, joined, 30)  # patterns that may hold for one text
     of_objects = 0.05 * objects + 2e-7 * objects**2 * widest
+    if of_objects > MAX_WORK:  # to count their branches would cost more than this
+        return of_objects
+    together = min(patterns, joined, 30)  # patterns that may hold for one text
     of_patterns = patterns / 2 + 2e-3 * 2**together + 0.15 * _Branches(schema).combined
     return 2 + of_objects + 7e-3 * items + 5e-3 * multiple + of_patterns
 
