@@ -40,8 +40,8 @@ def _work_of_schema(schema: Mapping[str, Any]) -> float:
     objects, widest, items, multiple, patterns, joined = 0, 0, 0.0, 1, 0, 0
     for each in _objects(schema):
         objects += 1
-        for name in _WIDE & each.keys():
-            if isinstance(given := each[name], list | dict):
+        for name in each:
+            if name in _WIDE and isinstance(given := each[name], list | dict):
                 branches = cast("Collection[Any]", given)
                 widest = max(widest, len(branches))
                 joined += len(branches) * (name == "allOf")
