@@ -138,7 +138,7 @@ test-changed: $(WHOLE)
 test-loops: test-bounds test-plain ## run the core's tests with the bounds of loops checked, and as plain Python
 
 test-bounds: $(WHOLE)
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/checked $(BIN)/python -m pytest -n 2 $(LOOPS) $(ARGS)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/checked $(BIN)/python -m pytest -n 2 $(LOOPS) $(ARGS)
 
 test-plain: $(WHOLE)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(LOOPS) $(ARGS)
