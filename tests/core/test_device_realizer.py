@@ -63,6 +63,7 @@ from logitport.adapters.core.device.realizer import DeviceRealizer
 
 from tests.support.device_engine import LONGEST, SLOTS, Device, Engine
 from tests.support.lives import lead
+from tests.support.triton_process import seeds
 
 pytestmark = pytest.mark.device
 
@@ -88,7 +89,7 @@ def free_run(engine: Engine, slots: Sequence[int], steps: int, drafts: int = 2) 
             engine.accept(slot, [*given[slot][:accepted], sampled])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_any_lives(device: torch.device, seed: int) -> None:
     lead(Device, seed, 25)
 
@@ -225,7 +226,7 @@ def test_a_request_without_specs_is_not_read(device: torch.device) -> None:
     assert lengths[0, slots].tolist() == [1 << 30, 300]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_repetitions_of_any_kind(
     device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +249,7 @@ def test_repetitions_of_any_kind(
     assert engine.realizer.failed_requests == 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_ngram_rules_of_any_kind(
     device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from logitport.spec import LogitsProcessorSpec
 
 from tests.support.host_driver import Host
 from tests.support.lives import lead
+from tests.support.triton_process import seeds
 
 pytest.importorskip("triton")
 from logitport.adapters.core.device import edit_kernel, pool
@@ -98,7 +99,7 @@ class Triton(Host):
         return core
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_any_lives(device: torch.device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(Host, "device", device.type)
     lead(Triton, seed, 40)
