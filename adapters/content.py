@@ -96,6 +96,9 @@ def parse_yaml(text: str) -> tuple[Any, dict[Path, int]]:
 
     try:
         loader = yaml.SafeLoader(text)
+        # lm-format-enforcer, which vLLM imports, makes every loader read times as text.
+        times = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_timestamp}
+        loader.yaml_constructors = {**loader.yaml_constructors, **times}
         node = loader.get_single_node()
         if node is None:
             return None, lines

@@ -294,8 +294,8 @@ def test_what_cannot_be_parsed(
     name: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # Importing lm-format-enforcer, as vLLM does, makes every PyYAML loader read times as text.
-    timestamp = yaml.SafeLoader.construct_yaml_timestamp
-    monkeypatch.setitem(yaml.SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp", timestamp)
+    of_text = yaml.SafeLoader.construct_yaml_str
+    monkeypatch.setitem(yaml.SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp", of_text)
     file = tmp_path / name
     file.write_text(text, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setenv(VARIABLE, str(file))
