@@ -66,6 +66,7 @@ NEEDED = (
     *("examples/typescript/dist", ".venv-docs/bin/mkdocs"),
     *("llama_cpp", "kubernetes_validate", "fastapi", "litellm", "envoy_data_plane"),
     *("dynamo.llm.exceptions", "dynamo.common.backend.engine", "dynamo.vllm"),
+    *("dynamo.logits_processing", "sglang"),
 )
 """Programs, modules and files that the marker ``needs`` can name."""
 

@@ -23,6 +23,7 @@ def run(module: str, *arguments: Any, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.slow
+@pytest.mark.needs("dynamo.logits_processing", "sglang")  # peers, which `make bench` installs
 def test_quick() -> None:
     pytest.importorskip("vllm")
     done = run("benchmarks", "--quick")
