@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from examples._support import v2_on_cpu
-from tests.support.tiny_model import tiny_model
 from tests.tools.compatibility import NO_PROCESSORS
 
-from . import mixed_batch
 from .asynchronous import asynchronous
 from .in_process import FLAG, SHARED, Engine, engine, lookup, v2_takes_processors
 from .small_vocabulary import with_small_vocabulary
@@ -60,6 +58,8 @@ def _mixed(
     model: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Engine]:
+    from . import mixed_batch  # which imports vLLM: the V2 runner's interpreter comes before it
+
     with (
         mixed_batch.plugins_installed(tmp_path_factory.mktemp("site")),
         start(model, logits_processors=FLAG, **mixed_batch.ARGUMENTS) as running,
@@ -87,6 +87,8 @@ def tiny(runner: str, tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
     @contextmanager
     def start() -> Iterator[Engine]:
+        from tests.support.tiny_model import tiny_model
+
         model = tmp_path_factory.mktemp("model")
         tiny_model(0, heads=2).save_pretrained(model)  # vLLM has no heads of 16 on CPUs
         with engine(
