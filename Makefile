@@ -78,7 +78,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # The tests of compiled loops; the others are about kernels.
 LOOPS := tests/core $(patsubst %,--ignore tests/core/test_%.py,interpreter kernels)
-MIXED_BATCH := -k test_all_kinds
+MIXED_BATCH := tests/adapters/vllm/test_all_kinds.py
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 

@@ -9,6 +9,7 @@ lines of the output name what is lacking.
 import os
 import re
 import shutil
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +72,9 @@ NEEDED = (
 """Programs, modules and files that the marker ``needs`` can name."""
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
+# Before anything imports Triton, as the next conftest does when the command line names its folder.
+if not {"v2", "--runner=v2"}.isdisjoint(sys.argv) and v2_on_cpu.is_needed():
+    v2_on_cpu.install()
 INTERPRETED = v2_on_cpu.is_installed()
 
 
@@ -87,10 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    runner = config.getoption("--runner")
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
-    if runner == "v2" and v2_on_cpu.is_needed():
-        v2_on_cpu.install()
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "01"[config.getoption("--runner") == "v2"]
 
 
 def pytest_report_header() -> str:

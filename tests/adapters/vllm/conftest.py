@@ -17,11 +17,10 @@ from .in_process import FLAG, SHARED, Engine, engine, lookup, v2_takes_processor
 from .small_vocabulary import with_small_vocabulary
 
 
-@pytest.fixture(scope="package", autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Close the shared engine before tests elsewhere, which would see its plugins."""
-    yield
-    SHARED.close()
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        SHARED.close()
 
 
 @pytest.fixture(scope="session")
