@@ -78,7 +78,6 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # The tests of compiled loops; the others are about kernels.
 LOOPS := tests/core $(patsubst %,--ignore tests/core/test_%.py,interpreter kernels)
-MIXED_BATCH := tests/adapters/vllm/test_all_kinds.py
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
@@ -118,8 +117,6 @@ check: $(WHOLE) $(DOCS)/ready ## before a commit: format, types, docs, what has 
 test: $(WHOLE) ## run the tests that are not slow, with vLLM under both model runners: 10 minutes
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
-	@# Of V2, whose kernels are interpreted, the mixed batch. Status 5: ARGS name no test of it.
-	$(BIN)/python -m pytest --runner v2 $(or $(ARGS),$(MIXED_BATCH)) || [ $$? -eq 5 ]
 
 test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, loops as Python too: an hour
 	$(BIN)/python -m examples._support.smollm2

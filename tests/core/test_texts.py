@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.core.automaton.automaton import table_bytes
@@ -31,6 +31,7 @@ def texts_of(symbols: Sequence[Symbol]) -> st.SearchStrategy[list[list[Symbol]]]
 
 
 texts = texts_of(SYMBOLS) | texts_of(SYMBOLS[:2])
+few_letters = texts_of(((b"\xc3\xa9",), (b"x",)))
 pieces = st.sampled_from(PIECES) | st.sampled_from((b"a", b"k"))
 token = st.lists(pieces, min_size=1, max_size=5).map(b"".join) | st.none()
 vocabularies = st.lists(token, min_size=1, max_size=12).map(
@@ -61,21 +62,33 @@ def completing(
     }
 
 
+def check(texts: list[list[Symbol]], tokens: list[bytes | None], output: list[int]) -> None:
+    """What is banned before each token of an output, and after it."""
+    banned, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
+    for length in range(len(output) + 1):
+        before, found = output[:length], {*banned}
+        if automaton is not None:
+            state, _ = folded(automaton, [], before)
+            assert (state, -1) == walk(automaton, [], before)
+            in_state = edit_of(automaton, state)
+            found |= {*in_state.values} if in_state else set()
+        assert found == completing(texts, tokens, before), before
+
+
 @given(texts, vocabularies, st.data())
 def test_bans_what_completes_a_text(
     texts: list[list[Symbol]], tokens: list[bytes | None], data: st.DataObject
 ):
-    banned, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
-    output: list[int] = []
-    for token in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=12)):
-        found = {*banned}
-        if automaton is not None:
-            state, _ = folded(automaton, [], output)
-            assert (state, -1) == walk(automaton, [], output)
-            in_state = edit_of(automaton, state)
-            found |= {*in_state.values} if in_state else set()
-        assert found == completing(texts, tokens, output), output
-        output.append(token)
+    check(texts, tokens, data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=12)))
+
+
+E_ACUTE, X = (b"\xc3\xa9",), (b"x",)
+
+
+@example([[E_ACUTE, E_ACUTE, X], [E_ACUTE] * 3 + [X, E_ACUTE]], [0, 0, 0])
+@given(texts_of((E_ACUTE, X)), st.lists(st.integers(0, 1), max_size=20))
+def test_a_beginning_holds_another(texts: list[list[Symbol]], output: list[int]):
+    check(texts, [b"\xc3\xa9", b"x"], output)
 
 
 def symbols(text: str) -> list[Symbol]:

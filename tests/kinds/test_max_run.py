@@ -66,6 +66,7 @@ OPEN, SPACE, TWO, LINES, SPACE_A, A_SPACE, A, IDEO, GRAPHIC, SPECIAL = range(10)
         (MaxRunSpec(1, ("\u3000", " ")), [SPACE, IDEO], {GRAPHIC, TWO}),
         (MaxRunSpec(2, (" a",)), [SPACE_A, SPACE_A], {SPACE_A}),
         (MaxRunSpec(2, (" a",)), [SPACE_A, SPACE, A, SPACE], {A, A_SPACE}),
+        (MaxRunSpec(2, (" a",)), [SPACE, A_SPACE, A_SPACE, A_SPACE], {A, A_SPACE}),
     ],
 )
 def test_what_is_banned(spec: MaxRunSpec, output: list[int], expected: set[int]):

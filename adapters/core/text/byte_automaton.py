@@ -59,7 +59,8 @@ class ByteAutomaton(NamedTuple):
     ) -> "ByteAutomaton":
         """Make the automaton of some texts, none of which is empty; see ``completing_texts``.
 
-        Prefixes are made one symbol after the other, so that shorter ones come first.
+        Prefixes are made one symbol after the other, and those that end within it come first: so
+        each comes after its proper suffixes.
         """
         edges: dict[int, int] = {}  # by state << 8 | byte
         states = 1
@@ -86,20 +87,23 @@ class ByteAutomaton(NamedTuple):
             left, longer = longer, []
             for state in dict.fromkeys(state for state, _ in left if state):
                 add_edges(state, ignored, state)
+            ends: list[list[int]] = []  # of each text, its edges by the last bytes of a symbol
             for state, text in left:
-                symbol, value = text[n], ENDED
-                if n + 1 < len(text):
-                    if (state, symbol) not in after:
-                        after[state, symbol] = add_state()
-                    value = after[state, symbol]
-                    longer.append((value, text))
-                for *within, last in symbol:
+                ends.append([])
+                for *within, last in text[n]:
                     at = state
                     for byte in within:
                         at = edges.get(at << 8 | byte) or edges.setdefault(
                             at << 8 | byte, add_state()
                         )
-                    edges[at << 8 | last] = edges.get(at << 8 | last, 0) | value
+                    ends[-1].append(at << 8 | last)
+            for (state, text), of_text in zip(left, ends, strict=True):
+                value, key = ENDED, (state, text[n])
+                if n + 1 < len(text):
+                    value = after.get(key) or after.setdefault(key, add_state())
+                    longer.append((value, text))
+                for edge in of_text:
+                    edges[edge] = edges.get(edge, 0) | value
         own = np.zeros(states << 8, np.int32)
         own[np.fromiter(edges, np.int64)] = np.fromiter(edges.values(), np.int32)
         return cls.of_edges(start, own.reshape(states, 256))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..automaton import Automaton
+from ..automaton.arrays import TOKEN
 from .vocabulary import Vocabulary
 
 
@@ -15,11 +16,11 @@ def across_special_tokens(automaton: Automaton, vocabulary: Vocabulary) -> Autom
     a client could put one into the middle of a text that a guard forbids.
     """
     specials = np.flatnonzero(vocabulary.is_special)
-    states = np.repeat(np.arange(1, automaton.states), len(specials))
-    keys = states << 32 | np.tile(specials, automaton.states - 1)
-    is_new = ~np.isin(keys, automaton.keys)
-    every = np.concatenate([automaton.keys, keys[is_new]])
-    targets = np.concatenate([automaton.targets, states[is_new].astype(np.int32)])
+    states = np.repeat(np.arange(automaton.states), len(specials))
+    keys = states << 32 | np.tile(specials, automaton.states)
+    others = ~np.isin(automaton.keys & TOKEN, specials)
+    every = np.concatenate([automaton.keys[others], keys])
+    targets = np.concatenate([automaton.targets[others], states.astype(np.int32)])
     order = every.argsort()
     branches = np.ones_like(automaton.branches)
     return replace(automaton, keys=every[order], targets=targets[order], branches=branches)
