@@ -82,6 +82,22 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     return token_ids
 
 
+def taken_token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokenize a text whose first token is taken away from replies.
+
+    Raises:
+        SpecError: if that token is white space, which replies need; and as ``token_ids_of`` does.
+    """
+    token_ids, rest = token_ids_of(text, tokenizer), text.lstrip()
+    blanks = (text[:length] for length in range(1, len(text) - len(rest) + 1))
+    if any(token_ids[0] in token_ids_of(blank, tokenizer) for blank in blanks):
+        raise SpecError(
+            "The text begins with a token of white space, which could then come nowhere else in "
+            f"the reply: begin with what replies do not contain{rest and f', such as {rest!r}'}"
+        )
+    return token_ids
+
+
 _TOKEN = re.compile(r"\btoken (\d+)")
 
 

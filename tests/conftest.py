@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,8 @@ from tests.support.share import is_drawn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from examples._support.vllm_server import VllmServer
 
 pytest.register_assert_rewrite("tests.support.transcripts")
 
@@ -59,7 +62,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "patient")
 ENGINES = "tests/adapters/vllm/", "tests/docs/test_benchmarks.py", "tests/docs/test_readme.py"
 """Where vLLM is started."""
 
-SHARED = "mixed", "drafting", "embedding", "tiny"
+SHARED = "mixed", "drafting", "embedding", "tiny", "vllm_server"
 """Fixtures of engines that several files share: one process runs all tests of those files."""
 
 NEEDED = (
@@ -150,7 +153,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @cache
 def _engine_of(file: str, runner: str) -> str:
     """The shared engine that the tests of a file ask for, or nothing."""
-    asked = re.search(rf"\b({'|'.join(SHARED)}): Engine\b", (ROOT / file).read_text("utf-8"))
+    text = (ROOT / file).read_text("utf-8")
+    asked = re.search(rf"\b({'|'.join(SHARED)}): (Engine|VllmServer)\b", text)
     name = asked[1] if asked else ""
     return "mixed" if runner == "v1" and name == "drafting" else name  # V1 has no drafts
 
@@ -186,6 +190,18 @@ def model() -> Path:
     from examples._support.smollm2 import prepare
 
     return prepare()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(model: Path) -> "Iterator[VllmServer]":
+    """A server for the tests of routes and of the pages."""
+    from examples._support.vllm_server import LOGITPORT, VllmServer
+
+    name = "--served-model-name", "SmolLM2-135M-Instruct"
+    # bfloat16 has ties, which processors break differently.
+    exact = "--dtype", "float32"
+    with VllmServer(model, *name, *exact, *LOGITPORT, "--enable-scale-out") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import msgspec
 
 from ..base import LogitsProcessorSpec, TokenIds, check_different, check_pattern
 from ..errors import SpecError
-from ..tokenization import Tokenizer, eos_token_id_of, text_fields, token_ids_of
+from ..tokenization import Tokenizer, eos_token_id_of, taken_token_ids_of, text_fields
 
 _Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -72,18 +72,19 @@ class AtEndSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="at_en
         """Say ``text``, tokenized without special tokens.
 
         Args:
-            text: what to say, with a leading space or line where one belongs.
+            text: what to say, with a leading space where one belongs.
             tokenizer: any Hugging Face tokenizer, that of the model.
             stop_token_ids: the tokens that end the model's replies; by default, the tokenizer's EOS
                 token. A model may have more (``generation_config.json``).
             temperature: the request's, if there are several end tokens.
 
         Raises:
-            SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
+            SpecError: if the text makes no tokens, or the tokenizer has no EOS token; if the first
+                token is white space, which could then come nowhere else in the reply.
         """
         advice = "pass stop_token_ids"
         ends = tuple(stop_token_ids) or (eos_token_id_of(tokenizer, advice=advice),)
-        return cls(token_ids_of(text, tokenizer), ends, temperature)
+        return cls(taken_token_ids_of(text, tokenizer), ends, temperature)
 
     @property
     def breaks_grammar(self) -> bool:

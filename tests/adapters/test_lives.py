@@ -12,6 +12,7 @@ from logitport.adapters.tensorrt_llm import LogitportProcessor, processor
 from logitport.spec import encode
 
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
+from tests.support.seeds import seeds
 
 
 class LlamaCpp(Driver):
@@ -143,6 +144,6 @@ class TensorRt(Driver):
 
 
 @pytest.mark.parametrize("driver", [LlamaCpp, Mlx, Transformers, TensorRt])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_any_lives(driver: type[Driver], seed: int) -> None:
     lead(driver, seed)

@@ -21,6 +21,7 @@ from tests.support.host_driver import Chained
 from tests.support.lives import lead
 from tests.support.requests import LAYOUTS, forced_logit, laid_out
 from tests.support.samplers import EPS, shaped, softmax
+from tests.support.seeds import seeds
 from tests.support.strategies import chains
 from tests.tools import faults
 
@@ -449,7 +450,7 @@ def test_rows_move_and_requests_leave():
     check()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_lives_with_chains(seed: int):
     """Of requests that come, move, resume, take tokens back and fail, each has its own chain."""
     lead(Chained, seed)

@@ -63,7 +63,7 @@ from logitport.adapters.core.device.realizer import DeviceRealizer
 
 from tests.support.device_engine import LONGEST, SLOTS, Device, Engine
 from tests.support.lives import lead
-from tests.support.triton_process import seeds
+from tests.support.seeds import seeds
 
 pytestmark = pytest.mark.device
 

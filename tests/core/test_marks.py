@@ -19,6 +19,7 @@ from tests.support.drawn import KEY, assert_drawn, is_repeated, values_of
 from tests.support.host_driver import Marked
 from tests.support.lives import lead
 from tests.support.requests import LAYOUTS, forced_logit, laid_out
+from tests.support.seeds import seeds
 from tests.tools import faults
 
 FORCED = 1e9
@@ -401,7 +402,7 @@ def test_a_key_is_in_nothing_that_is_shown(caplog: pytest.LogCaptureFixture):
     assert not [each for each in shown if any(number in each.lower() for number in digits)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_lives_with_marks(seed: int):
     """Of requests that come, move, resume, take tokens back and fail, each has its own mark."""
     lead(Marked, seed)

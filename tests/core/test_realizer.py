@@ -48,6 +48,7 @@ from tests.support.requests import (
     python,
     random_logits,
 )
+from tests.support.seeds import seeds
 from tests.support.strategies import specs, within_limits
 
 GROUPS = st.lists(
@@ -63,7 +64,7 @@ def test_any_lives(groups: Any, seed: int) -> None:
     lead(Host, seed, 30, groups)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_any_lives_with_failures(seed: int) -> None:
     lead(Host, seed)
 

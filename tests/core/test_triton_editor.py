@@ -16,7 +16,7 @@ from logitport.spec import LogitsProcessorSpec
 
 from tests.support.host_driver import Host
 from tests.support.lives import lead
-from tests.support.triton_process import seeds
+from tests.support.seeds import seeds
 
 pytest.importorskip("triton")
 from logitport.adapters.core.device import edit_kernel, pool

@@ -10,7 +10,6 @@ block alone, ``<!-- needs: engine -->`` that it starts an engine itself,
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -42,12 +41,8 @@ from tests.support.paths import ROOT
 
 
 @pytest.fixture(scope="module")
-def server_url(model: Path) -> Iterator[str]:
-    middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
-    name = "--served-model-name", MODEL.rpartition("/")[2]
-    dtype = "--dtype", "float32"  # bfloat16 has ties, which processors break differently
-    with VllmServer(model, *name, *middleware, *dtype) as server:
-        yield server.base_url
+def server_url(vllm_server: VllmServer) -> str:
+    return vllm_server.base_url
 
 
 @pytest.fixture(scope="module")

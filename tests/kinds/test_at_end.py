@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from logitport.adapters.core import compile_specs
 from logitport.adapters.reference.kinds.base import Move
@@ -10,6 +12,7 @@ from logitport.spec import (
     PhaseEnd,
     PhasesSpec,
     SpecError,
+    decode,
     limits,
 )
 
@@ -62,6 +65,16 @@ def test_text():
     )
     with pytest.raises(SpecError, match="has no EOS token: pass stop_token_ids"):
         AtEndSpec.from_text("5", NoEos())
+
+
+@pytest.mark.parametrize("text", ["\n~ Acme", "\n\n~", " \n~", " 5", "\n"])
+def test_a_first_token_that_replies_need(text: str, tokenizer: Any):
+    """Until the end, it comes nowhere else: a reply would have no other line or space."""
+    asked = [{"kind": "at_end", "text": text, "stop_token_ids": [0]}]
+    with pytest.raises(SpecError, match="begins with a token of white space"):
+        AtEndSpec.from_text(text, tokenizer)
+    with pytest.raises(SpecError, match=r"white space.* - at `\$\.specs\[0\]\.text`"):
+        decode({"version": 1, "specs": asked}, tokenizer)
 
 
 @pytest.mark.parametrize("specs", [(SPEC, SPEC), (SPEC, PhasesSpec((Phase((SPEC,)),)))])

@@ -4,8 +4,6 @@ Whether a kernel is interpreted is settled when it is defined, so the interprete
 its own, which ``tests/core/test_interpreter.py`` starts for the marker ``device``.
 """
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -26,8 +24,3 @@ def device_or_skip(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     return torch.device(name)
-
-
-def seeds(quick: int, all_: int) -> list[Any]:
-    """Seeds to parametrize with: the first ones, and the others with the marker ``slow``."""
-    return [*range(quick), *(pytest.param(n, marks=pytest.mark.slow) for n in range(quick, all_))]

@@ -12,6 +12,7 @@ from logitport.adapters.sglang.backend import END_TOKEN
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, PromptBiasSpec, Stage, encode
 
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
+from tests.support.seeds import seeds
 
 FREE, FORCED = 0, 7
 TEXT = encode(ForcedTokenSequenceSpec((FORCED,) * 200))
@@ -94,7 +95,7 @@ class Sglang(Driver):
         return torch.cat([both[:1], both[1 + len(others) :]])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_any_lives(seed: int):
     lead(Sglang, seed)
 

@@ -20,6 +20,7 @@ def running(drafting: Engine) -> Engine:
     return drafting
 
 
+@pytest.mark.slow
 def test_replies_think_and_then_answer(running: Engine, runner: str, tokenizer: Any):
     replies = 20 if runner == "v1" else 12  # whose kernels are interpreted
     start, end, last = map(tokenizer.encode, ("<think>", "</think>", " Done."))
@@ -59,6 +60,7 @@ def test_a_grammar_that_comes_last_ends_the_reply(running: Engine, tokenizer: An
     assert output.token_ids[-1] == tokenizer.eos_token_id
 
 
+@pytest.mark.slow
 def test_the_engines_own_stays(running: Engine, tokenizer: Any):
     """A grammar by itself is vLLM's; with white space of its own, logitport's."""
     yes = params(GrammarSpec(choices=("yes", "no")), max_tokens=5)

@@ -54,6 +54,7 @@ def test_engine_that_takes_no_processors_does_not_start(runner: str):
         pass
 
 
+@pytest.mark.slow
 def test_several_instances_act_once(
     model: Path, tokenizer: Any, reads: Event, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,6 +14,8 @@ from tests.adapters.marked import prompts as prompts_of
 
 from .in_process import Engine, engine, lookup, params, refused
 
+pytestmark = pytest.mark.slow
+
 BOTH = CONFIGURATION | {"guard": [{"kind": "banned_text", "texts": ["the"]}]}
 
 
@@ -147,7 +149,6 @@ def test_no_token_comes_that_a_chain_does_not_leave(running: Engine, runner: str
         running.generate(["x"], sampling(1, xtc, presence_penalty=0.5))
 
 
-@pytest.mark.slow
 @pytest.mark.only("v1", reason="both runners have the same front end")
 def test_required(model: Path, runner: str):
     settings = {"additional_config": {"logitport": CONFIGURATION | REQUIRED}}
@@ -167,7 +168,6 @@ def test_required(model: Path, runner: str):
         assert running.generate(["x"], [asked])[0].text in ("yes", "no")
 
 
-@pytest.mark.slow
 @pytest.mark.only("v2", reason="V1 has no mark of its own")
 def test_the_same_texts_as_the_engines_own_mark(model: Path, runner: str):
     """The engine marks by itself where it has the same key: token for token what we would say."""

@@ -12,6 +12,7 @@ gumbel = pytest.importorskip("vllm.v1.watermarking.gumbel")
 masks = pytest.importorskip("vllm.v1.worker.gpu.sample.watermark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [0, 42, 2**32, 2**64 - 1])
 @pytest.mark.parametrize("width", [1, 4, 5, 16])
 def test_a_generation_is_that_of_vllms_own_watermark(key: int, width: int):

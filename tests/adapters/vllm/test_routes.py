@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,9 +119,8 @@ CONFLICTS = {
 
 
 @pytest.fixture(scope="module")
-def server(model: Path) -> Iterator[VllmServer]:
-    with VllmServer(model, *LOGITPORT, "--enable-scale-out") as server:
-        yield server
+def server(vllm_server: VllmServer) -> VllmServer:
+    return vllm_server
 
 
 class TestRoutes(RouteTests):

@@ -18,6 +18,7 @@ from vllm.v1.sample.logits_processor.state import BatchUpdateBuilder
 
 from tests.support.kernels import Launches
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
+from tests.support.seeds import seeds
 
 from .stand_ins import configuration
 
@@ -102,7 +103,7 @@ class PersistentBatch(Driver):
             self._builder.moved.append((a, b, MoveDirectionality.SWAP))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_any_lives(seed: int) -> None:
     lead(PersistentBatch, seed)
 
