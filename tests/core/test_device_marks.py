@@ -55,7 +55,13 @@ def drawn(logits: torch.Tensor) -> list[int]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float16, torch.bfloat16)),
+    ],
+)
 def test_as_the_host(device: torch.device, fields: dict[str, Any], dtype: torch.dtype) -> None:
     """Two requests, one with three drafts: the host gets a row for each of these histories."""
     marked = program(**fields)

@@ -94,6 +94,7 @@ def test_any_lives(device: torch.device, seed: int) -> None:
     lead(Device, seed, 25)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_bans_of_most_tokens(device: torch.device, dtype: torch.dtype) -> None:

@@ -160,6 +160,7 @@ def test_random_requests():
     assert guards.on_host(320, 1) == 2560
 
 
+@pytest.mark.slow
 @pytest.mark.device
 @pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
 def test_random_requests_on_a_device():
