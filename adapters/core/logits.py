@@ -25,7 +25,8 @@ costs a pass over the vocabulary. vLLM's thinking budget uses the same value.
 
 HIGHEST_SHARE = 0.75
 """In a narrow type (float16), the share of a forced logit that other edited logits may reach. No
-sum of biases is higher, and no sum of bans is lower than minus a forced logit."""
+sum of biases is higher, and no sum of bans is lower than minus a forced logit. A forced logit stays
+one beside biases, such as a guard's."""
 
 FORCED_SHARE = 0.875
 """The share of a forced logit from which on a token counts as forced: no other logit is there."""

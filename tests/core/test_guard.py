@@ -8,7 +8,7 @@ import pytest
 import torch
 from logitport import spec as s
 from logitport.adapters import REALIZABLE, Backend, Policy, guard_of
-from logitport.adapters.core import Realizer, Vocabulary, compile_specs, failing
+from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs, failing
 from logitport.adapters.core.contradictions import check_guard, may_stop
 
 from tests.support.triton_process import INTERPRETED
@@ -18,6 +18,7 @@ from tests.tools.guards import END, VOCAB, compiled
 Specs = tuple[s.LogitsProcessorSpec, ...]
 ZEBRA = (guards.TEXT,)
 ZE, BRA = 3, 4
+BIAS = (s.LogitBiasSpec({ZE: -5.0}),)
 
 
 def best(guard: Specs, own: Specs, output: list[int], logits: torch.Tensor, **more: Any) -> int:
@@ -47,6 +48,8 @@ CASES: list[tuple[Specs, Specs, list[int], int]] = [
         END,
     ),
     ((s.AllowedTokensSpec((0, 1)),), (s.AllowedTokensSpec((1, 2)),), [], 1),
+    (BIAS, (s.ForcedTokenSequenceSpec((ZE, BRA)),), [], ZE),
+    ((s.LogitBiasSpec({ZE: 100.0}),), (s.ForcedTokenSequenceSpec((ZE, BRA)),), [], ZE),
     ((s.AllowedTokensSpec((0, 1)),), (s.TriggerSpec((0,), (2,)),), [0], END),
     ((s.NoRepeatNgramSpec(2),), (s.TriggerSpec((0,), (2,), None),), [0, 2, 0], END),
     ((s.NoLoopSpec(2),), (s.TriggerSpec((0,), (0,)),), [0], END),
@@ -167,21 +170,25 @@ def test_random_requests_on_a_device():
     assert guards.on_device(16, 1, steps=2) == 96
 
 
+FAILS = replace(failing(ValueError(), compiled(())), guard=None)
+
+
 @pytest.mark.device
 @pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
-def test_a_guard_that_fails_on_a_device_ends_a_request_that_forces_tokens():
+@pytest.mark.parametrize(("guard", "comes"), [(FAILS, END), (compiled(BIAS), ZE)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_beside_a_forced_token_on_a_device(guard: Program, comes: int, dtype: torch.dtype):
     from logitport.adapters.core import DeviceRealizer, History, LogitsLayout
 
-    own = compiled((s.ForcedTokenSequenceSpec((0, 1, 2)),))
-    guarding = replace(failing(ValueError(), compiled(())), guard=None, end_token=END)
+    own = compiled((s.ForcedTokenSequenceSpec((ZE, 1, 2)),))
     realizer = DeviceRealizer(VOCAB, 1, torch.device("cpu"))
-    realizer.add(0, replace(own, guard=guarding), [], [])
+    realizer.add(0, replace(own, guard=replace(guard, end_token=END)), [], [])
     row = torch.zeros(1, dtype=torch.int32)
     history = History(torch.zeros((1, 4), dtype=torch.int32), row, row)
     realizer.upload(history)
-    logits = torch.zeros(1, VOCAB)
+    logits = torch.zeros(1, VOCAB, dtype=dtype)
     realizer.apply(logits, history, LogitsLayout(row, row, row), row.long().numpy(), 1)
-    assert logits.isfinite().nonzero().tolist() == [[0, END]]
+    assert int(logits.argmax()) == comes
 
 
 BANS = (s.BannedTokensSpec((5,)), s.BannedSequencesSpec(((6, 6), (8,))))

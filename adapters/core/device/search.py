@@ -5,7 +5,7 @@ import triton.language as tl
 
 from ....spec.kinds.dry import MAX_MATCH
 from ....spec.limits import MAX_PATTERN
-from ..logits import HIGHEST_SHARE
+from ..logits import FORCED_SHARE, HIGHEST_SHARE
 
 MARGIN = max(MAX_MATCH, MAX_PATTERN)
 """The number of tokens that may be compared before a position."""
@@ -13,6 +13,7 @@ TILE = 2048
 """The tokens of a history that one program scans: candidates, and ``MARGIN`` before the first."""
 
 _MARGIN = tl.constexpr(MARGIN)
+_FORCED_SHARE = tl.constexpr(FORCED_SHARE)
 _HIGHEST_SHARE = tl.constexpr(HIGHEST_SHARE)
 
 
@@ -102,7 +103,10 @@ def scan(tokens_ptr, drafts_ptr, kept, length, first, back, tile, tile_size: tl.
 def bounded_sum(logits, values, highest, dtype: tl.constexpr):
     """Add, with sums that a narrow type can hold between the limits of bans and forced logits."""
     if dtype == tl.float16:
-        sums = tl.clamp(logits.to(tl.float32) + values, -highest, _HIGHEST_SHARE * highest)
+        sums = logits.to(tl.float32) + values
+        is_forced = (logits > _FORCED_SHARE * highest) & (sums > 0)
+        sums = tl.clamp(sums, -highest, _HIGHEST_SHARE * highest)
+        sums = tl.where(is_forced, highest, sums)
         return tl.where(logits == -float("inf"), logits, sums.to(dtype))
     return sum_as(logits, tl.clamp(values, -highest, highest), dtype)
 

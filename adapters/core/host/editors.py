@@ -242,7 +242,9 @@ class Editor(ABC):
         after = self.floats(before) + where(is_masked, 0.0, change)
         if limit < FORCED_LOGIT:  # the type cannot hold every sum
             highest = HIGHEST_SHARE * limit
+            stays_forced = (self.floats(before) > FORCED_SHARE * limit) & (after > 0)
             bounded = where(after > highest, highest, where(after < -limit, -limit, after))
+            bounded = where(stays_forced, limit, bounded)
             after = where((change == 0) | (after == -np.inf), after, bounded)
         after = where(is_masked, -np.inf, after)
         is_forced = change >= FORCED_LOGIT
