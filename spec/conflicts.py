@@ -4,8 +4,11 @@ What the other specs of a request force, allow and ban is compared when they are
 automata: see ``logitport.adapters.core.contradictions``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any, cast
 
 from .base import LogitsProcessorSpec
 from .errors import Path, SpecError
@@ -78,7 +81,7 @@ def check_beside_grammar(
     Raises:
         SpecError: at the first spec that does not.
     """
-    texts, runs = () if grammar is None else _necessary_texts(grammar), 0
+    texts, runs = () if grammar is None else [*_offered_texts(grammar)], 0
     joined = "\0".join(chain(*texts))  # most specs ban none, and are asked once
     for i, spec in enumerate(specs):
         forces = spec.breaks_grammar
@@ -94,14 +97,56 @@ def check_beside_grammar(
                 raise SpecError(("Conflicts with ", *named, what), "specs", i)
 
 
-def _necessary_texts(grammar: GrammarSpec) -> Iterable[Sequence[str]]:
-    """List texts that the grammar offers or needs, or needs one of, as far as easily seen."""
-    if grammar.choices is not None:
-        return [(text,) for text in grammar.choices]
-    schema: Mapping[str, object] = grammar.json_schema or {}
-    return _NEEDED.get(str(schema.get("type")), ())
+def _offered_texts(grammar: GrammarSpec) -> Iterator[Sequence[str]]:
+    """List texts that the grammar may begin, or begins one of, as far as easily seen."""
+    texts = (*(grammar.choices or ()), *_literals(grammar.regex or ""))
+    texts += tuple(_QUOTED.findall(grammar.ebnf or ""))
+    yield from ((text,) for text in texts)
+    if grammar.json_schema:
+        yield from _offered_by_schema(grammar.json_schema)
 
 
+def _offered_by_schema(schema: object) -> Iterator[Sequence[str]]:
+    if isinstance(schema, Mapping):
+        fields = cast("Mapping[str, Any]", schema)
+        of_type = fields.get("type")
+        yield from _NEEDED.get(of_type, ()) if isinstance(of_type, str) else ()
+        for name, value in fields.items():
+            if name in ("const", "enum", "required"):
+                yield from ((text,) for text in _strings(value))
+            elif name == "pattern" and isinstance(value, str):
+                yield from ((text,) for text in _literals(value))
+            elif name in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
+                inner = cast("Mapping[str, Any]", value)
+                yield from ((text,) for text in _strings([*inner] if name == "properties" else ()))
+                for each in inner.values():
+                    yield from _offered_by_schema(each)
+            elif name in _SCHEMAS:
+                yield from _offered_by_schema(value)
+    elif isinstance(schema, Sequence) and not isinstance(schema, str):
+        for each in cast("Sequence[Any]", schema):
+            yield from _offered_by_schema(each)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """The strings of a value, and the keys, as in JSON."""
+    if isinstance(value, str):
+        yield json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, Mapping | Sequence):
+        for each in cast("Iterable[Any]", value):
+            yield from _strings(each)
+        if isinstance(value, Mapping):
+            yield from _strings([*cast("Mapping[str, Any]", value).values()])
+
+
+def _literals(regex: str) -> Iterator[str]:
+    """The texts between what else a regular expression has."""
+    yield from (each.replace("\\", "") for each in _NO_LITERAL.split(regex) if each)
+
+
+_NO_LITERAL = re.compile(r"\\[A-Za-z0-9]|\[[^]]*\]|\{[^}]*\}|(?<!\\)[.^$|()?*+]")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"')
+_SCHEMAS = "items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties"
 _DIGITS = (tuple("0123456789"),)
 _NEEDED = {"object": ("{", "}"), "array": ("[", "]"), "integer": _DIGITS, "number": _DIGITS}
 """Of a type of JSON, the texts that every value has, or has one of."""

@@ -6,7 +6,7 @@ import jsonschema
 import msgspec
 import pydantic
 import pytest
-from logitport.spec import GrammarSpec, SpecError, limits
+from logitport.spec import BannedTextSpec, GrammarSpec, SpecError, encode, limits
 from logitport.spec.kinds.grammar import MAX_GRAMMAR
 
 from tests.support.kinds import SOME, KindTests
@@ -112,3 +112,38 @@ def test_a_type_within_another():
 def test_a_type_without_a_schema():
     with pytest.raises(SpecError, match="Expected a type that has a JSON Schema"):
         GrammarSpec.from_type(object)
+
+
+def of(**properties: Any) -> Any:
+    return {"json_schema": {"type": "object", "properties": properties}}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "offered"),
+    [
+        ({"json_schema": {"const": "Paris"}}, '"Paris"'),
+        ({"json_schema": {"enum": ["Rome", "Paris"]}}, '"Paris"'),
+        ({"json_schema": {"const": {"in": [{"Paris": 1}]}}}, '"Paris"'),
+        ({"json_schema": {"type": "string", "pattern": "^(in )?Paris$"}}, "Paris"),
+        ({"json_schema": {"type": "object", "required": ["Paris"]}}, '"Paris"'),
+        (of(Paris={}), '"Paris"'),
+        (of(city={"anyOf": [{"type": "null"}, {"const": "Paris"}]}), '"Paris"'),
+        (of(cities={"items": {"enum": ["Paris"]}}), '"Paris"'),
+        ({"json_schema": {"$ref": "#/$defs/a", "$defs": {"a": {"const": "Paris"}}}}, '"Paris"'),
+        ({"regex": r"(in )?Paris\."}, "Paris."),
+        ({"ebnf": 'root ::= "in " city\ncity ::= "Rome" | "Paris"'}, "Paris"),
+        ({"regex": r"[A-Z]aris"}, None),
+        (of(city={"type": "string", "description": "Paris", "default": "Paris"}), None),
+        ({"json_schema": {"const": "in Par is"}}, None),
+    ],
+)
+def test_beside_a_banned_text(grammar: Any, offered: str | None):
+    """What begins such a text could not end it, and the engine would end the request so."""
+    specs = [GrammarSpec(**grammar), BannedTextSpec(("Paris",))]
+    if offered is None:
+        assert encode(specs)
+        return
+    with pytest.raises(SpecError) as refused:
+        encode(specs)
+    what = f"Conflicts with `$.specs[0]`, a grammar, which offers {offered!r}"
+    assert (refused.value.message, refused.value.path) == (what, "$.specs[1]")
