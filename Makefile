@@ -120,7 +120,8 @@ test: $(WHOLE) ## run the tests that are not slow, with vLLM under both model ru
 
 test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, loops as Python too: an hour
 	$(BIN)/python -m examples._support.smollm2
-	$(BIN)/python -m pytest -m '' $(IN_PAIRS) $(ARGS)
+	@# The second command runs all that test_v2.py starts.
+	$(BIN)/python -m pytest -m '' --deselect tests/adapters/vllm/test_v2.py $(IN_PAIRS) $(ARGS)
 	$(BIN)/python -m pytest -m '' --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
 	$(if $(ARGS),,$(MAKE) test-sglang ARGS="-m ''" && $(MAKE) test-loops test-typescript lint)
 

@@ -7,6 +7,8 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 
+from tests.support.seeds import seeds
+
 from . import mixed_batch
 from .in_process import Engine, params, refused
 
@@ -16,17 +18,17 @@ def running(mixed: Engine) -> Engine:
     return mixed
 
 
-@pytest.mark.only("v1", reason="under V2, in two parts")
+@pytest.mark.only("v1", reason="under V2, in three parts")
 def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture):
     mixed_batch.check(running, tokenizer, caplog)
 
 
 @pytest.mark.only("v2", reason="under V1, all at once")
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_second_kind(
+@pytest.mark.parametrize("first", seeds(1, 3))
+def test_every_third_kind(
     running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture, first: int
 ):
-    mixed_batch.check(running, tokenizer, caplog, every=slice(first, None, 2))
+    mixed_batch.check(running, tokenizer, caplog, every=slice(first, None, 3))
 
 
 def test_texts_at_the_end(running: Engine, tokenizer: Any):
