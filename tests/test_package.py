@@ -324,7 +324,7 @@ class TestImportDirection:
             (upward, "core.parts", "from ..vllm.params import KEY"),
             (upward, "core", "from .. import lazy"),
             (upward, "cli.steps", "from ..conformance.base import Request"),
-            (upward, "core.kinds.choice", "def f():\n    from ..program import Program"),
+            (upward, "core.kinds.trigger", "def f():\n    from ..program import Program"),
         ],
     )
     def test_the_rules_bite(self, rule: Callable[..., list[str]], module: str, source: str):

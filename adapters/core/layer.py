@@ -10,7 +10,7 @@ from ...spec import AllowedTokensSpec
 from .automaton import Lane
 from .automaton.history import continued
 from .callables import Report, RequestCallables, instantiate, log_by, stop_in
-from .kinds.forced_sequence import ending
+from .kinds.simple import ending
 from .parts import Program
 from .program import ProgramOf, compile_specs
 

@@ -9,7 +9,7 @@ import torch
 from logitport import spec as s
 from logitport.adapters.core import AutomatonBuilder, Edit, Program, Realizer, compile_specs
 from logitport.adapters.core.host.tensor_editors import HostTensorEditor, TensorEditor
-from logitport.adapters.core.kinds.banned_tokens import ADDING
+from logitport.adapters.core.kinds.simple import ADDING
 from logitport.adapters.core.parts import Acting
 from logitport.adapters.core.tensors import highest_logit
 from logitport.spec import LogitsProcessorSpec

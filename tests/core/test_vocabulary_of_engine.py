@@ -13,7 +13,7 @@ from logitport.adapters import REALIZABLE, Backend
 from logitport.adapters import backend as backend_module
 from logitport.adapters.core import Vocabulary, compile_specs, unsupported
 from logitport.adapters.core.kinds import Context, compile_spec
-from logitport.adapters.core.kinds.banned_tokens import adding
+from logitport.adapters.core.kinds.simple import adding
 from logitport.adapters.core.parts import Part
 from logitport.adapters.core.text import scripts
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError

@@ -14,9 +14,8 @@ from ..automaton.automata import place
 from ..automaton.history import TokenHistory
 from ..automaton.pool import AutomatonPool
 from ..callables import RequestCallables
-from ..kinds.banned_tokens import adding
-from ..kinds.dry import penalties
 from ..kinds.prompt_bias import bias_towards
+from ..kinds.simple import adding, penalties
 from ..parts import Program
 from . import chain_kernel, mark_kernel
 from .inputs import RequestInputs

@@ -25,8 +25,8 @@ from ..automaton.arrays import distinct, token_array
 from ..automaton.automata import Automata, Watch
 from ..automaton.history import Tokens
 from ..automaton.steps import BASE
-from ..kinds.dry import penalties
 from ..kinds.no_loop import closes, needs
+from ..kinds.simple import penalties
 from ..loops import loop
 from ..parts import Acting, Grammar, LoopRule, Mark, rank_of
 from .draw import draw, drawing_of

@@ -10,8 +10,8 @@ from ....spec.kinds.banned_scripts import ScriptsSpec
 from ..automaton import Edit
 from ..parts import Part
 from ..text.scripts import kinds_of, script_codes
-from .banned_tokens import ADDING, adding
 from .base import Context, Merge, merge
+from .simple import ADDING, adding
 
 _BAN_OTHERS = np.array([Edit.BAN_OTHERS], np.int8)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import ACCENTS, SEPARATORS, unaccented
 from ..parts import Part
-from .banned_tokens import adding
 from .base import Context, Merge, merge
+from .simple import adding
 
 if TYPE_CHECKING:
     from ..text.byte_automaton import Symbol

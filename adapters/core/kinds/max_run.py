@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from ....spec import MaxRunSpec
 from ..parts import Part
-from .banned_tokens import adding
 from .base import Context, compile_spec
+from .simple import adding
 
 
 @compile_spec.register

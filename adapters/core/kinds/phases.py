@@ -10,10 +10,9 @@ from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit
 from ..automaton.automaton import end_code
 from ..automaton.patterns import Matcher
 from ..parts import Acting, Part
-from .banned_tokens import adding
 from .base import Context, compile_spec
-from .forced_sequence import ending
 from .grammar import close, of_phase
+from .simple import adding, ending
 from .thinking_budget import thinking
 
 

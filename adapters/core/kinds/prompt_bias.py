@@ -10,8 +10,8 @@ from ....spec import PromptBiasSpec
 from ..automaton import Automaton
 from ..automaton.arrays import token_array
 from ..parts import Part
-from .banned_tokens import adding
 from .base import Context, compile_spec
+from .simple import adding
 
 
 @compile_spec.register
