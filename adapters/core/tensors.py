@@ -21,7 +21,7 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
         return
     before = flat[index]
     sums = before.float() + to_device(torch.tensor(additions.values), logits.device)
-    is_forced = (before > FORCED_SHARE * limit) & (sums > 0)
+    is_forced = (before > FORCED_SHARE * limit) & (sums > 0) & (sums < torch.inf)
     sums = sums.clamp(-limit, HIGHEST_SHARE * limit).masked_fill(is_forced, limit).to(before.dtype)
     flat[index] = torch.where(before == -torch.inf, before, sums)
 

@@ -104,7 +104,7 @@ def bounded_sum(logits, values, highest, dtype: tl.constexpr):
     """Add, with sums that a narrow type can hold between the limits of bans and forced logits."""
     if dtype == tl.float16:
         sums = logits.to(tl.float32) + values
-        is_forced = (logits > _FORCED_SHARE * highest) & (sums > 0)
+        is_forced = (logits > _FORCED_SHARE * highest) & (sums > 0) & (sums < float("inf"))
         sums = tl.clamp(sums, -highest, _HIGHEST_SHARE * highest)
         sums = tl.where(is_forced, highest, sums)
         return tl.where(logits == -float("inf"), logits, sums.to(dtype))

@@ -243,6 +243,7 @@ class Editor(ABC):
         if limit < FORCED_LOGIT:  # the type cannot hold every sum
             highest = HIGHEST_SHARE * limit
             stays_forced = (self.floats(before) > FORCED_SHARE * limit) & (after > 0)
+            stays_forced &= after < np.inf
             bounded = where(after > highest, highest, where(after < -limit, -limit, after))
             bounded = where(stays_forced, limit, bounded)
             after = where((change == 0) | (after == -np.inf), after, bounded)

@@ -1,14 +1,15 @@
-"""The meaning and the examples of each kind, in a file of the kind's name."""
+"""The meaning and the examples of each kind: in ``simple``, or in a file of the kind's name."""
 
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 from ....spec import WIRE_KINDS, LogitsProcessorSpec, PythonProcessorSpec
+from . import simple
 from .base import Kind
 
-_files = (name for _, name, _ in iter_modules(__path__) if name != "base")
-_found: list[Kind[Any]] = [import_module(f"{__name__}.{name}").KIND for name in _files]
+_files = (name for _, name, _ in iter_modules(__path__) if name not in ("base", "simple"))
+_found = (*simple.KINDS, *(import_module(f"{__name__}.{name}").KIND for name in _files))
 _kinds = {type(kind.minimal): kind for kind in _found}
 
 KINDS: dict[type[LogitsProcessorSpec], Kind[Any]] = {

@@ -1,8 +1,0 @@
-"""``plugin``."""
-
-from ....spec import PluginSpec
-from .base import Kind
-
-KIND = Kind(
-    PluginSpec("any"),
-)
