@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from socket import getaddrinfo
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from ..files import read_file
 
@@ -96,13 +99,23 @@ def load_tokenizer(tokenizer: str) -> Any:
     if not path.exists() and not _HUB_NAME.fullmatch(tokenizer):
         raise ValueError(f"No tokenizer at {tokenizer!r}: there is no such folder")
     try:
-        return (
-            Tokenizer.from_file(str(file))
-            if path.exists()
-            else Tokenizer.from_pretrained(tokenizer)
-        )
+        if path.exists():
+            return Tokenizer.from_file(str(file))
+        _ask_no_unknown_host()
+        return Tokenizer.from_pretrained(tokenizer)
     except Exception as error:  # the package raises no type of its own
         raise ValueError(f"No tokenizer at {tokenizer!r}: {error}") from error
+
+
+def _ask_no_unknown_host() -> None:
+    """Without a network, have the Hugging Face hub read its cache at once: it tries for 25 s."""
+    from huggingface_hub import constants
+
+    if not getproxies():
+        try:
+            getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        except OSError:
+            constants.HF_HUB_OFFLINE = True
 
 
 def digest_of(tokenizer: str) -> str:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
+from logitport.adapters.cli import texts
 from logitport.spec import ThinkingBudgetSpec
 
 from tests.support.families import FAMILIES, filled, spec_of, tokenizer_of
@@ -43,3 +45,18 @@ def test_no_tokenizer(tmp_path: Path):
     result = run("tags", tmp_path)
     assert result.exit_code == 2
     assert "No tokenizer at" in result.stderr
+
+
+def test_without_a_network_no_host_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    """The hub's client would try for 25 s, and print each attempt."""
+
+    def unknown(*_: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(texts, "getaddrinfo", unknown)
+    monkeypatch.setattr(texts, "getproxies", dict)
+    result = run("tags", "no-one/no-such-model")
+    assert constants.HF_HUB_OFFLINE
+    assert result.exit_code == 2
+    assert "No tokenizer at 'no-one/no-such-model'" in result.stderr
