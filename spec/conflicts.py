@@ -100,7 +100,7 @@ def check_beside_grammar(
 def _offered_texts(grammar: GrammarSpec) -> Iterator[Sequence[str]]:
     """List texts that the grammar may begin, or begins one of, as far as easily seen."""
     texts = (*(grammar.choices or ()), *_literals(grammar.regex or ""))
-    texts += tuple(_QUOTED.findall(grammar.ebnf or ""))
+    texts += tuple(each[1] for each in _QUOTED.finditer(grammar.ebnf or "") if each[1])
     yield from ((text,) for text in texts)
     if grammar.json_schema:
         yield from _offered_by_schema(grammar.json_schema)
@@ -145,7 +145,8 @@ def _literals(regex: str) -> Iterator[str]:
 
 
 _NO_LITERAL = re.compile(r"\\[A-Za-z0-9]|\[[^]]*\]|\{[^}]*\}|(?<!\\)[.^$|()?*+]")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"|\[(?:[^]\\]|\\.)*\]')
+"""A text of ``ebnf``; without a group, a class of characters, which may have quotes."""
 _SCHEMAS = "items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties"
 _DIGITS = (tuple("0123456789"),)
 _NEEDED = {"object": ("{", "}"), "array": ("[", "]"), "integer": _DIGITS, "number": _DIGITS}

@@ -133,6 +133,7 @@ def of(**properties: Any) -> Any:
         ({"regex": r"(in )?Paris\."}, "Paris."),
         ({"ebnf": 'root ::= "in " city\ncity ::= "Rome" | "Paris"'}, "Paris"),
         ({"regex": r"[A-Z]aris"}, None),
+        ({"ebnf": 'root ::= [^"] "a" ["Paris"]'}, None),
         (of(city={"type": "string", "description": "Paris", "default": "Paris"}), None),
         ({"json_schema": {"const": "in Par is"}}, None),
     ],
