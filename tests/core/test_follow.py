@@ -370,9 +370,15 @@ LOSING_TO_ENDS: list[tuple[Specs, set[str]]] = [
     ((s.ChoiceSpec(((1,), (3, 4)), EOS), s.AtEndSpec((5, 6), (EOS,))), set()),
     ((s.ForcedEndSpec(9, (3,)), s.AtEndSpec((5, 6), (EOS,))), {"forced_end"}),
 ]
+LOSING_IN_TIME: list[tuple[Specs, set[str]]] = [
+    ((s.ChoiceSpec(((1,), (3, 4)), EOS), s.ForcedEndSpec(3, (5,))), set()),
+    ((Forced((1, 3)), s.ForcedEndSpec(2, (5,))), set()),
+]
 
 
-@pytest.mark.parametrize(("specs", "named"), [*LOSING, *LOSING_TO_GRAMMARS, *LOSING_TO_ENDS])
+@pytest.mark.parametrize(
+    ("specs", "named"), [*LOSING, *LOSING_TO_GRAMMARS, *LOSING_TO_ENDS, *LOSING_IN_TIME]
+)
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
         program = compile_specs(each, lambda: Vocabulary.of_tokens(TOKENS).ending((9,)))

@@ -15,12 +15,14 @@ refuse nothing. What depends on the model's choices, the order of edits decides 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from ....spec import (
     ChoiceSpec,
+    ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
     NativeSpec,
@@ -122,7 +124,14 @@ def may_lose(
     winning = refusing if may_ban_all else winning
     losing = [*_losing_to_grammars(program)]
     for i, (part, phase, _, of) in enumerate(parts):
-        others = [k for k in winning if k != i and program.act_together(phase, parts[k].phase)]
+        others = [
+            k
+            for k in winning
+            if k != i
+            and program.act_together(phase, parts[k].phase)
+            and not _is_over_before(program, specs, i, k)
+            and not _is_over_before(program, specs, k, i)
+        ]
         if all(isinstance(specs[j], ForcedTokenSequenceSpec | ChoiceSpec) for j in of):
             # Where the output begins so, no text for its end can come before.
             others = [k for k in others if not automata[k].moves]
@@ -137,6 +146,23 @@ def may_lose(
             offered = distinct(np.concatenate([offered_by(automata[k]) for k in others]))
             losing += [i] if refusals(part, offered).any() else []
     return kinds_of(losing, specs, program)
+
+
+def _is_over_before(
+    program: Program, specs: Sequence[LogitsProcessorSpec], one: int, other: int
+) -> bool:
+    """Whether a text or an answer that begins a reply is over before another part begins."""
+    first, second = program.compared[one], [specs[j] for j in program.compared[other].specs]
+    begins = min(each.after if isinstance(each, ForcedEndSpec) else 0 for each in second)
+    if not begins or program.since[first.phase] != 0:
+        return False
+    lengths: list[float] = []
+    for spec in (specs[j] for j in first.specs):
+        is_text = isinstance(spec, ForcedTokenSequenceSpec)
+        texts = [spec.token_ids] if is_text else getattr(spec, "choices", ())
+        end = getattr(spec, "eos_token_id", None) is not None
+        lengths.append(max(map(len, texts), default=inf) + end)
+    return max(lengths) <= begins
 
 
 def _losing_to_grammars(program: Program) -> Iterator[int]:
