@@ -6,7 +6,7 @@ automata: see ``logitport.adapters.core.contradictions``.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -81,7 +81,8 @@ def check_beside_grammar(
     Raises:
         SpecError: at the first spec that does not.
     """
-    texts, runs = () if grammar is None else [*_offered_texts(grammar)], 0
+    bans = any(type(spec).bans_text is not LogitsProcessorSpec.bans_text for spec in specs)
+    texts, runs = _offered_texts(grammar) if grammar and bans else (), 0
     joined = "\0".join(chain(*texts))  # most specs ban none, and are asked once
     for i, spec in enumerate(specs):
         forces = spec.breaks_grammar
@@ -97,46 +98,41 @@ def check_beside_grammar(
                 raise SpecError(("Conflicts with ", *named, what), "specs", i)
 
 
-def _offered_texts(grammar: GrammarSpec) -> Iterator[Sequence[str]]:
+def _offered_texts(grammar: GrammarSpec) -> list[Sequence[str]]:
     """List texts that the grammar may begin, or begins one of, as far as easily seen."""
-    texts = (*(grammar.choices or ()), *_literals(grammar.regex or ""))
-    texts += tuple(each[1] for each in _QUOTED.finditer(grammar.ebnf or "") if each[1])
-    yield from ((text,) for text in texts)
-    if grammar.json_schema:
-        yield from _offered_by_schema(grammar.json_schema)
-
-
-def _offered_by_schema(schema: object) -> Iterator[Sequence[str]]:
-    if isinstance(schema, Mapping):
-        fields = cast("Mapping[str, Any]", schema)
-        of_type = fields.get("type")
-        yield from _NEEDED.get(of_type, ()) if isinstance(of_type, str) else ()
-        for name, value in fields.items():
-            if name in ("const", "enum", "required"):
-                yield from ((text,) for text in _strings(value))
-            elif name == "pattern" and isinstance(value, str):
-                yield from ((text,) for text in _literals(value))
-            elif name in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
-                inner = cast("Mapping[str, Any]", value)
-                yield from ((text,) for text in _strings([*inner] if name == "properties" else ()))
-                for each in inner.values():
-                    yield from _offered_by_schema(each)
+    texts = [*(grammar.choices or ()), *_literals(grammar.regex or "")]
+    texts += (each[1] for each in _QUOTED.finditer(grammar.ebnf or "") if each[1])
+    found: list[Sequence[str]] = [(text,) for text in texts]
+    left: list[Any] = [grammar.json_schema]
+    for schema in left:  # a copy of JSON: ``frozen_json``
+        if isinstance(schema, tuple):
+            left.extend(cast("tuple[Any, ...]", schema))
+        if not isinstance(schema, dict):
+            continue
+        for name, value in cast("dict[str, Any]", schema).items():
+            if name == "type":
+                found += _NEEDED.get(str(value), ())
             elif name in _SCHEMAS:
-                yield from _offered_by_schema(value)
-    elif isinstance(schema, Sequence) and not isinstance(schema, str):
-        for each in cast("Sequence[Any]", schema):
-            yield from _offered_by_schema(each)
+                left.append(value)
+            elif name in _NAMED and isinstance(value, dict):
+                named = cast("dict[str, Any]", value)
+                left.extend(named.values())
+                found += ((text,) for text in _strings([*named]) if name == "properties")
+            elif name in _VALUES:
+                found += ((text,) for text in _strings(value))
+            elif name == "pattern" and isinstance(value, str):
+                found += ((text,) for text in _literals(value))
+    return found
 
 
 def _strings(value: object) -> Iterator[str]:
     """The strings of a value, and the keys, as in JSON."""
     if isinstance(value, str):
         yield json.dumps(value, ensure_ascii=False)
-    elif isinstance(value, Mapping | Sequence):
-        for each in cast("Iterable[Any]", value):
-            yield from _strings(each)
-        if isinstance(value, Mapping):
-            yield from _strings([*cast("Mapping[str, Any]", value).values()])
+    elif isinstance(value, dict | list | tuple):
+        within = cast("dict[str, Any]", value)
+        each = chain(within, within.values()) if isinstance(value, dict) else within
+        yield from chain.from_iterable(map(_strings, each))
 
 
 def _literals(regex: str) -> Iterator[str]:
@@ -147,6 +143,8 @@ def _literals(regex: str) -> Iterator[str]:
 _NO_LITERAL = re.compile(r"\\[A-Za-z0-9]|\[[^]]*\]|\{[^}]*\}|(?<!\\)[.^$|()?*+]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"|\[(?:[^]\\]|\\.)*\]')
 """A text of ``ebnf``; without a group, a class of characters, which may have quotes."""
+_VALUES = "const", "enum", "required"
+_NAMED = "properties", "$defs", "definitions"
 _SCHEMAS = "items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties"
 _DIGITS = (tuple("0123456789"),)
 _NEEDED = {"object": ("{", "}"), "array": ("[", "]"), "integer": _DIGITS, "number": _DIGITS}

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from html import unescape
 from math import ceil, log
 from pathlib import Path
@@ -243,9 +244,9 @@ class TestServer:
     def test_a_process(self, folder: Path):
         """It says where it listens, answers, and ends with what it has begun."""
         command = [sys.executable, "-m", "logitport", *ARGUMENTS, "--serve", "--port", "0"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's jobs may not
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, **pipes, text=True, preexec_fn=heed) as process:
             assert process.stdout
             line = process.stdout.readline()
             port = re.fullmatch(r"Listening at port (\d+) of 127.0.0.1\n", line)

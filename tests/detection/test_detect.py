@@ -163,6 +163,7 @@ def test_wrong_keys(fields: dict[str, Any], key: str, message: str, tmp_path: Pa
 def test_a_key_that_everybody_can_read(
     mode: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
+    caplog.set_level("WARNING", "logitport")
     (file := tmp_path / "key").write_text("7766")
     file.chmod(mode)
     for _ in range(2):
