@@ -76,7 +76,11 @@ NEEDED = (
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
 # Before anything imports Triton, as the next conftest does when the command line names its folder.
-if not {"v2", "--runner=v2"}.isdisjoint(sys.argv) and v2_on_cpu.is_needed():
+# A process of pytest-xdist has the variable of the one that started it.
+IS_V2 = not {"v2", "--runner=v2"}.isdisjoint(sys.argv) or (
+    "PYTEST_XDIST_WORKER" in os.environ and os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+)
+if IS_V2 and v2_on_cpu.is_needed():
     v2_on_cpu.install()
 INTERPRETED = v2_on_cpu.is_installed()
 
