@@ -137,7 +137,12 @@ TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_id
             NoRepeatNgramSpec(2), [5] * (BLOCK - 1) + [3], id="n-gram, a block of its own"
         ),
         *(
-            pytest.param(NoRepeatNgramSpec(64), [5] * length, id=f"one token {length} times")
+            pytest.param(
+                NoRepeatNgramSpec(64),
+                [5] * length,
+                id=f"one token {length} times",
+                marks=pytest.mark.slow if length > 64 else (),
+            )
             for length in (63, 64, TILE - 64, TILE - 63, 2 * TILE)
         ),
         pytest.param(
@@ -555,6 +560,7 @@ def processor(engine: Engine) -> Any:
     return LogitportProcessor(configuration, states)
 
 
+@pytest.mark.slow
 def test_an_engine_that_ends_takes_its_realizer_with_it(processor: Any) -> None:
     """Its memory on the device is not kept until Python looks for cycles."""
     gc.disable()

@@ -13,5 +13,5 @@ def test_python(model: Path, tmp_path: Path):
     arguments = "enable_custom_logit_processor=True"
     assert PROGRAM.source.count(arguments) == 1
     source = PROGRAM.source.replace(MODEL, str(model)).replace(arguments, f"**{OPTIONS!r}")
-    failure = run(Program(PROGRAM.line, source), tmp_path)
+    failure = run([Program(PROGRAM.line, source)], tmp_path)
     assert not failure, failure

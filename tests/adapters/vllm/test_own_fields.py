@@ -15,6 +15,8 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from .in_process import Engine, params, refused
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The capital of France is"
 SCHEMA = {
     "type": "object",

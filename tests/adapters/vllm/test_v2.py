@@ -10,7 +10,7 @@ from tests.support.processes import python
 
 @pytest.mark.only("v1", reason="this is the process of V2")
 def test_mixed_batch():
-    batch = "tests/adapters/vllm/test_all_kinds.py::test_every_third_kind"
+    batch = "tests/adapters/vllm/test_all_kinds.py::test_every_fourth_kind"
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--runner", "v2", batch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
