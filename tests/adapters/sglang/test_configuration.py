@@ -14,6 +14,8 @@ from tests.adapters import configured
 
 from .in_process import engine, request
 
+pytestmark = pytest.mark.slow
+
 
 def test_configuration(model: Path, tmp_path: Path):
     file = tmp_path / "bot.json"

@@ -16,6 +16,8 @@ from logitport.adapters import extra_body
 from examples._support.server import HOST, free_port
 from examples._support.sglang_server import SglangServer
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The capital of France is a city that everybody knows and likes, namely"
 KEEPS_RETRACTED = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
 """Where there is no GPU: the default copies from one."""
