@@ -118,7 +118,7 @@ test: $(WHOLE) ## run the tests that are not slow, with vLLM under both model ru
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
 
-test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, loops as Python too: an hour
+test-all: $(LLAMA) $(PEERS) $(SGLANG)/ready ## run all tests, on all engines, loops as Python too: more than an hour
 	$(BIN)/python -m examples._support.smollm2
 	@# The second command runs all that test_v2.py starts.
 	$(BIN)/python -m pytest -m '' --deselect tests/adapters/vllm/test_v2.py $(IN_PAIRS) $(ARGS)
