@@ -17,20 +17,10 @@ import msgspec
 from .base import LogitsProcessorSpec, kind_of
 from .errors import Path, SpecError, text_of, type_of
 from .kinds import WIRE_KINDS, AutomatonEdge, AutomatonState, Phase, PhaseEnd
-from .limits import (
-    MAX_CLIENT_TEXT_BYTES,
-    MAX_INT,
-)
+from .limits import MAX_CLIENT_TEXT_BYTES, MAX_INT
 from .suggestions import instead_of
 from .thinking_families import ThinkingFamily, ThinkingTags, find_tags
-from .tokenization import (
-    Tokenizer,
-    name_tokens,
-    resolved_eos,
-    taken_token_ids_of,
-    text_of_token,
-    token_ids_of,
-)
+from .tokenization import Tokenizer, name_tokens, resolved_eos, text_of_token, token_ids_of
 
 _KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
 
@@ -285,8 +275,8 @@ class TextResolver:
             is_of_tokens = _is_of_tokens(name, entry)
             value = entry.pop(name)
             if name.endswith("text"):
-                is_taken = entry.get("kind") == "at_end"
-                entry[target] = self._token_ids(value, where, is_of_tokens, is_taken)
+                is_at_end = entry.get("kind") == "at_end"
+                entry[target] = self._token_ids(value, where, is_of_tokens, is_at_end)
             elif not isinstance(value, list | tuple):
                 raise SpecError(f"Expected `array`, got `{type_of(value)}`", *where)
             else:
@@ -297,7 +287,7 @@ class TextResolver:
         return bool(found)
 
     def _token_ids(
-        self, text: Any, path: Path, is_of_tokens: bool = False, is_taken: bool = False
+        self, text: Any, path: Path, is_of_tokens: bool = False, takes_first: bool = False
     ) -> list[int]:
         if not isinstance(text, str):
             raise SpecError(f"Expected `str`, got `{type_of(text)}`", *path)
@@ -314,7 +304,7 @@ class TextResolver:
             for tag in dict.fromkeys(_SPECIAL.findall(text)) if is_of_tokens else ():
                 if len(token_ids_of(tag, self._tokenizer)) > 2:  # one, or a space and one
                     raise SpecError(_no_token(tag, self._tokenizer))
-            return [*(taken_token_ids_of if is_taken else token_ids_of)(text, self._tokenizer)]
+            return [*token_ids_of(text, self._tokenizer, takes_first=takes_first)]
         except SpecError as error:
             raise error.at(*path) from None
         except Exception as error:  # of any tokenizer

@@ -56,14 +56,19 @@ def _check_text(text: object) -> None:
         raise SpecError(f"Expected a text, in quotes, got {reprlib.repr(text)}")
 
 
-def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+def token_ids_of(text: str, tokenizer: Tokenizer, *, takes_first: bool = False) -> tuple[int, ...]:
     """Tokenize ``text`` as it stands, without special tokens.
 
     Tags that are one token in the vocabulary (``<think>``) become that token.
 
+    Args:
+        text: the text.
+        tokenizer: the model's tokenizer.
+        takes_first: whether the first token is taken away from the rest of the reply.
+
     Raises:
         SpecError: if ``text`` is not a text, there are no tokens, or ``tokenizer`` is not a
-            tokenizer.
+            tokenizer; if a token that is taken away is white space, which replies need.
     """
     _check_tokenizer(tokenizer)
     _check_text(text)
@@ -79,18 +84,9 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     token_ids = tuple(getattr(encoded, "ids", encoded))
     if not token_ids:
         raise SpecError(f"The tokenizer makes no tokens of {text!r}")
-    return token_ids
-
-
-def taken_token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokenize a text whose first token is taken away from replies.
-
-    Raises:
-        SpecError: if that token is white space, which replies need; and as ``token_ids_of`` does.
-    """
-    token_ids, rest = token_ids_of(text, tokenizer), text.lstrip()
+    rest = text.lstrip()
     blanks = (text[:length] for length in range(1, len(text) - len(rest) + 1))
-    if any(token_ids[0] in token_ids_of(blank, tokenizer) for blank in blanks):
+    if takes_first and any(token_ids[0] in token_ids_of(blank, tokenizer) for blank in blanks):
         raise SpecError(
             "The text begins with a token of white space, which could then come nowhere else in "
             f"the reply: begin with what replies do not contain{rest and f', such as {rest!r}'}"

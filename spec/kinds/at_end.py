@@ -7,7 +7,7 @@ import msgspec
 
 from ..base import LogitsProcessorSpec, TokenIds, check_different, check_pattern
 from ..errors import SpecError
-from ..tokenization import Tokenizer, eos_token_id_of, taken_token_ids_of, text_fields
+from ..tokenization import Tokenizer, eos_token_id_of, text_fields, token_ids_of
 
 _Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -84,7 +84,7 @@ class AtEndSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="at_en
         """
         advice = "pass stop_token_ids"
         ends = tuple(stop_token_ids) or (eos_token_id_of(tokenizer, advice=advice),)
-        return cls(taken_token_ids_of(text, tokenizer), ends, temperature)
+        return cls(token_ids_of(text, tokenizer, takes_first=True), ends, temperature)
 
     @property
     def breaks_grammar(self) -> bool:

@@ -31,7 +31,6 @@ def texts_of(symbols: Sequence[Symbol]) -> st.SearchStrategy[list[list[Symbol]]]
 
 
 texts = texts_of(SYMBOLS) | texts_of(SYMBOLS[:2])
-few_letters = texts_of(((b"\xc3\xa9",), (b"x",)))
 pieces = st.sampled_from(PIECES) | st.sampled_from((b"a", b"k"))
 token = st.lists(pieces, min_size=1, max_size=5).map(b"".join) | st.none()
 vocabularies = st.lists(token, min_size=1, max_size=12).map(
