@@ -32,6 +32,14 @@ FORCED_SHARE = 0.875
 """The share of a forced logit from which on a token counts as forced: no other logit is there."""
 
 
+def bounded(before: Any, sums: Any, limit: float, where: Callable[..., Any]) -> Any:
+    """Bound what edits make of logits in a narrow type; ``limit`` is its forced logit."""
+    highest = HIGHEST_SHARE * limit
+    stays_forced = (before > FORCED_SHARE * limit) & (sums > 0) & (sums < np.inf)
+    within = where(sums > highest, highest, where(sums < -limit, -limit, sums))
+    return where(stays_forced, limit, within)
+
+
 @dataclass(slots=True)
 class Additions:
     """Cells of the logits, and what is added to them; ``[cells]`` each."""

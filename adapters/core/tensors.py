@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 
 from .automaton import Ints
-from .logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Additions, merge
+from .logits import FORCED_LOGIT, FORCED_SHARE, Additions, bounded, merge
 
 
 def add(additions: Additions, logits: torch.Tensor) -> None:
@@ -21,8 +21,7 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
         return
     before = flat[index]
     sums = before.float() + to_device(torch.tensor(additions.values), logits.device)
-    is_forced = (before > FORCED_SHARE * limit) & (sums > 0) & (sums < torch.inf)
-    sums = sums.clamp(-limit, HIGHEST_SHARE * limit).masked_fill(is_forced, limit).to(before.dtype)
+    sums = bounded(before, sums, limit, torch.where).to(before.dtype)
     flat[index] = torch.where(before == -torch.inf, before, sums)
 
 

@@ -189,6 +189,8 @@ def test_beside_a_forced_token_on_a_device(guard: Program, comes: int, dtype: to
     logits = torch.zeros(1, VOCAB, dtype=dtype)
     realizer.apply(logits, history, LogitsLayout(row, row, row), row.long().numpy(), 1)
     assert int(logits.argmax()) == comes
+    if comes == END:
+        assert logits.isfinite().nonzero().tolist() == [[0, END]]
 
 
 BANS = (s.BannedTokensSpec((5,)), s.BannedSequencesSpec(((6, 6), (8,))))

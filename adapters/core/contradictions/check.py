@@ -123,14 +123,15 @@ def may_lose(
     may_ban_all = bool(bans) and vocab_size is not None and edited + sum(bans) >= vocab_size
     winning = refusing if may_ban_all else winning
     losing = [*_losing_to_grammars(program)]
+    since = program.since
+    spans = [_span([specs[j] for j in each.specs], since[each.phase]) for each in parts]
     for i, (part, phase, _, of) in enumerate(parts):
+        begins, over = spans[i]
         others = [
             k
             for k in winning
-            if k != i
-            and program.act_together(phase, parts[k].phase)
-            and not _is_over_before(program, specs, i, k)
-            and not _is_over_before(program, specs, k, i)
+            if k != i and program.act_together(phase, parts[k].phase)
+            if begins < spans[k][1] and spans[k][0] < over
         ]
         if all(isinstance(specs[j], ForcedTokenSequenceSpec | ChoiceSpec) for j in of):
             # Where the output begins so, no text for its end can come before.
@@ -148,21 +149,18 @@ def may_lose(
     return kinds_of(losing, specs, program)
 
 
-def _is_over_before(
-    program: Program, specs: Sequence[LogitsProcessorSpec], one: int, other: int
-) -> bool:
-    """Whether a text or an answer that begins a reply is over before another part begins."""
-    first, second = program.compared[one], [specs[j] for j in program.compared[other].specs]
-    begins = min(each.after if isinstance(each, ForcedEndSpec) else 0 for each in second)
-    if not begins or program.since[first.phase] != 0:
-        return False
-    lengths: list[float] = []
-    for spec in (specs[j] for j in first.specs):
-        is_text = isinstance(spec, ForcedTokenSequenceSpec)
-        texts = [spec.token_ids] if is_text else getattr(spec, "choices", ())
-        end = getattr(spec, "eos_token_id", None) is not None
-        lengths.append(max(map(len, texts), default=inf) + end)
-    return max(lengths) <= begins
+def _span(specs: Sequence[LogitsProcessorSpec], since: int) -> tuple[float, float]:
+    """Return the output tokens between which the specs of a part act, as far as they tell it."""
+    begins = min(each.after if isinstance(each, ForcedEndSpec) else 0 for each in specs)
+    return begins, max(map(_length, specs)) if since == 0 else inf
+
+
+def _length(spec: LogitsProcessorSpec) -> float:
+    """Return the tokens of a text or an answer that begins a reply, with the end."""
+    if not isinstance(spec, ForcedTokenSequenceSpec | ChoiceSpec):
+        return inf
+    texts = spec.choices if isinstance(spec, ChoiceSpec) else (spec.token_ids,)
+    return max(map(len, texts)) + (spec.eos_token_id is not None)
 
 
 def _losing_to_grammars(program: Program) -> Iterator[int]:

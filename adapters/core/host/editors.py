@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from ..automaton import BAN_BIAS
 from ..automaton.automata import Automata
 from ..automaton.history import Tokens
-from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
+from ..logits import FORCED_LOGIT, FORCED_SHARE, Floats, Mask, bounded
 from ..parts import Chain
 from .edit import MOVE, add, edit, find_edited
 from .history_rules import HistoryRules, scratch_for
@@ -241,12 +241,8 @@ class Editor(ABC):
         is_masked = change == -np.inf
         after = self.floats(before) + where(is_masked, 0.0, change)
         if limit < FORCED_LOGIT:  # the type cannot hold every sum
-            highest = HIGHEST_SHARE * limit
-            stays_forced = (self.floats(before) > FORCED_SHARE * limit) & (after > 0)
-            stays_forced &= after < np.inf
-            bounded = where(after > highest, highest, where(after < -limit, -limit, after))
-            bounded = where(stays_forced, limit, bounded)
-            after = where((change == 0) | (after == -np.inf), after, bounded)
+            sums = bounded(self.floats(before), after, limit, where)
+            after = where((change == 0) | (after == -np.inf), after, sums)
         after = where(is_masked, -np.inf, after)
         is_forced = change >= FORCED_LOGIT
         # A forced token counts as it was, if the list has it.
